@@ -1,0 +1,1 @@
+//! The hub's training core: pure functions of (state, event, now). Actions come out; sockets, disk and clocks are elsewhere.

@@ -1,0 +1,183 @@
+//! How a connection begins. Every version of both programs can read these two frames, so that a mismatch is an answer and
+//! not a time-out.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..4 | `OLRN` |
+//! | 4..6 | oldest protocol that the sender speaks, little-endian |
+//! | 6..8 | newest protocol that the sender speaks; in an answer both are the one agreed on |
+//! | 8 | 0 hello, 1 welcome, 2 refusal |
+//! | 9.. | [`Hello`] or [`Welcome`] in postcard; a refusal's text in UTF-8 |
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{HANDSHAKE_BYTES_MAX, cut_reason};
+use crate::message::Machine;
+use crate::{AgentId, limits};
+
+/// Oldest protocol that this build speaks.
+pub const PROTOCOL_MIN: u16 = 1;
+/// Newest protocol that this build speaks.
+pub const PROTOCOL_MAX: u16 = 1;
+
+const MAGIC: [u8; 4] = *b"OLRN";
+const PREFIX_BYTES: usize = 9;
+const KIND_HELLO: u8 = 0;
+const KIND_WELCOME: u8 = 1;
+const KIND_REFUSAL: u8 = 2;
+
+/// What an agent says of itself.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Name of the agent, unique within the hub. By default the machine's host name.
+    pub name: String,
+    /// The shared token, where the hub asks for one.
+    pub token: Option<String>,
+    /// Random number of this process; tells a reconnecting agent from a second one of the same name.
+    pub process: u64,
+    /// The machine.
+    pub machine: Machine,
+}
+
+impl std::fmt::Debug for Hello {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let token = self.token.as_ref().map(|_| "(hidden)");
+        formatter.debug_struct("Hello").field("name", &self.name).field("token", &token).finish_non_exhaustive()
+    }
+}
+
+/// What the hub answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The hub's number for the agent.
+    pub agent: AgentId,
+    /// How often the agent sends a heartbeat, in milliseconds.
+    pub heartbeat_ms: u32,
+    /// The hub's version, for the agent's log.
+    pub hub_version: String,
+}
+
+/// Why a handshake failed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// The peer does not speak this family of protocols.
+    #[error("the peer is not an OmniLearn {expected}")]
+    NotOmniLearn {
+        /// What was expected at the other end.
+        expected: &'static str,
+    },
+    /// The versions do not overlap.
+    #[error("protocol {theirs_min}..={theirs_max} not supported, need {PROTOCOL_MIN}..={PROTOCOL_MAX}")]
+    Version {
+        /// Oldest that the peer speaks.
+        theirs_min: u16,
+        /// Newest that the peer speaks.
+        theirs_max: u16,
+    },
+    /// The frame is too long or its body does not decode.
+    #[error("handshake of {bytes} bytes is malformed")]
+    Malformed {
+        /// Length of the frame.
+        bytes: usize,
+    },
+    /// A name is empty, too long, or has characters other than letters, digits, `-`, `_` and `.`.
+    #[error("agent name {name:?} is not 1 to {max} letters, digits, `-`, `_` or `.`", max = limits::NAME_BYTES_MAX)]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The hub refused, with this reason.
+    #[error("the hub refused: {reason}")]
+    Refused {
+        /// The hub's reason.
+        reason: String,
+    },
+}
+
+fn frame(versions: (u16, u16), kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(PREFIX_BYTES + body.len());
+    frame.extend_from_slice(&MAGIC);
+    frame.extend_from_slice(&versions.0.to_le_bytes());
+    frame.extend_from_slice(&versions.1.to_le_bytes());
+    frame.push(kind);
+    frame.extend_from_slice(body);
+    frame
+}
+
+fn parse<'a>(frame: &'a [u8], expected: &'static str) -> Result<((u16, u16), u8, &'a [u8]), HandshakeError> {
+    if frame.len() > HANDSHAKE_BYTES_MAX {
+        return Err(HandshakeError::Malformed { bytes: frame.len() });
+    }
+    let Some((prefix, body)) = frame.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(HandshakeError::NotOmniLearn { expected });
+    };
+    let [a, b, c, d, min_low, min_high, max_low, max_high, kind] = *prefix;
+    if [a, b, c, d] != MAGIC {
+        return Err(HandshakeError::NotOmniLearn { expected });
+    }
+    let versions = (u16::from_le_bytes([min_low, min_high]), u16::from_le_bytes([max_low, max_high]));
+    Ok((versions, kind, body))
+}
+
+fn body_bytes(body: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(body).expect("a handshake body holds only types that postcard encodes")
+}
+
+/// The agent's first frame.
+pub fn encode_hello(hello: &Hello) -> Vec<u8> {
+    frame((PROTOCOL_MIN, PROTOCOL_MAX), KIND_HELLO, &body_bytes(hello))
+}
+
+/// Reads an agent's first frame: the newest protocol that both speak, and what the agent says.
+///
+/// # Errors
+/// [`HandshakeError`], to be sent back by [`encode_refusal`].
+pub fn decode_hello(bytes: &[u8]) -> Result<(u16, Hello), HandshakeError> {
+    let ((theirs_min, theirs_max), kind, body) = parse(bytes, "agent")?;
+    let agreed = theirs_max.min(PROTOCOL_MAX);
+    if agreed < theirs_min.max(PROTOCOL_MIN) {
+        return Err(HandshakeError::Version { theirs_min, theirs_max });
+    }
+    if kind != KIND_HELLO {
+        return Err(HandshakeError::NotOmniLearn { expected: "agent" });
+    }
+    let hello: Hello = postcard::from_bytes(body).map_err(|_| HandshakeError::Malformed { bytes: bytes.len() })?;
+    let plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    if hello.name.is_empty() || hello.name.len() > limits::NAME_BYTES_MAX || !hello.name.chars().all(plain) {
+        let name = hello.name.chars().take(64).collect();
+        return Err(HandshakeError::Name { name });
+    }
+    Ok((agreed, hello))
+}
+
+/// The hub's answer to a hello that it takes.
+pub fn encode_welcome(protocol: u16, welcome: &Welcome) -> Vec<u8> {
+    frame((protocol, protocol), KIND_WELCOME, &body_bytes(welcome))
+}
+
+/// The hub's answer to a hello that it does not take.
+pub fn encode_refusal(reason: &str) -> Vec<u8> {
+    frame((PROTOCOL_MIN, PROTOCOL_MAX), KIND_REFUSAL, cut_reason(reason.to_owned()).as_bytes())
+}
+
+/// Reads the hub's answer: the protocol agreed on and the welcome.
+///
+/// # Errors
+/// [`HandshakeError::Refused`] with the hub's reason, or what is wrong with the answer.
+pub fn decode_answer(bytes: &[u8]) -> Result<(u16, Welcome), HandshakeError> {
+    let ((theirs_min, theirs_max), kind, body) = parse(bytes, "hub")?;
+    match kind {
+        KIND_REFUSAL => {
+            let reason = cut_reason(String::from_utf8_lossy(body).into_owned());
+            Err(HandshakeError::Refused { reason })
+        }
+        KIND_WELCOME => {
+            if theirs_min != theirs_max || !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&theirs_min) {
+                return Err(HandshakeError::Version { theirs_min, theirs_max });
+            }
+            let welcome = postcard::from_bytes(body).map_err(|_| HandshakeError::Malformed { bytes: bytes.len() })?;
+            Ok((theirs_min, welcome))
+        }
+        _ => Err(HandshakeError::NotOmniLearn { expected: "hub" }),
+    }
+}

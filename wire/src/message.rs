@@ -1,0 +1,399 @@
+//! Messages after the handshake. Postcard is positional: the order of variants and fields is the protocol, new variants go
+//! last, and a message's fields change only with [`crate::handshake::PROTOCOL_MAX`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::{AgentId, AssignmentId, Codec, JobId, Version};
+
+/// From an agent to its hub.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AgentMessage<'a> {
+    /// Sent every [`Welcome::heartbeat_ms`](crate::handshake::Welcome::heartbeat_ms), from a thread that does not compute.
+    Heartbeat,
+    /// Asks for a kernel that is not in the agent's cache, from a byte offset on.
+    FetchKernel {
+        /// SHA-256 of the component.
+        digest: [u8; 32],
+        /// First byte wanted.
+        offset: u64,
+    },
+    /// The agent can work on the job.
+    JobReady {
+        /// Which job.
+        job: JobId,
+        /// What the agent found out while it got ready.
+        ready: JobReady,
+    },
+    /// The agent cannot work on the job; it stays connected.
+    JobDeclined {
+        /// Which job.
+        job: JobId,
+        /// What is missing and what to do, for the hub's operator.
+        reason: String,
+    },
+    /// Opens the stream of one gradient. Nothing that follows counts before [`AgentMessage::PushEnd`] is accepted.
+    PushBegin {
+        /// Which job.
+        job: JobId,
+        /// The assignment that this answers.
+        assignment: AssignmentId,
+        /// Version of the parameters that the gradient was computed from.
+        version: Version,
+        /// Length of the stream: every gradient in parameter order in the job's codec, then every shared buffer in `f32`.
+        bytes: u64,
+    },
+    /// A piece of the gradient stream.
+    PushChunk {
+        /// The assignment that this answers.
+        assignment: AssignmentId,
+        /// Where the piece begins in the stream, in bytes. Pieces arrive in order.
+        offset: u64,
+        /// The piece, at most [`crate::limits::CHUNK_BYTES`].
+        #[serde(borrow)]
+        bytes: &'a [u8],
+    },
+    /// Closes the stream of one gradient.
+    PushEnd {
+        /// The assignment that this answers.
+        assignment: AssignmentId,
+        /// What was measured.
+        report: StepReport,
+    },
+    /// The agent's share of an evaluation.
+    Evaluated {
+        /// The assignment that this answers.
+        assignment: AssignmentId,
+        /// Samples evaluated.
+        samples: u32,
+        /// Sum of the loss over these samples.
+        loss_sum: f64,
+        /// Sums over these samples in the order of the kernel's metrics.
+        metric_sums: Vec<f64>,
+    },
+    /// An assignment that the agent could not do. The agent goes on with the next.
+    AssignmentFailed {
+        /// Which assignment.
+        assignment: AssignmentId,
+        /// What kind of failure.
+        failure: Failure,
+        /// What happened, for the hub's operator.
+        message: String,
+    },
+    /// The agent is about to close the connection on purpose.
+    Leaving {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// From a hub to an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum HubMessage<'a> {
+    /// A job to get ready for.
+    JobOffer(JobOffer),
+    /// A piece of a kernel.
+    KernelChunk {
+        /// SHA-256 of the component.
+        digest: [u8; 32],
+        /// Where the piece begins.
+        offset: u64,
+        /// Length of the component, in bytes.
+        total: u64,
+        /// The piece, at most [`crate::limits::CHUNK_BYTES`].
+        #[serde(borrow)]
+        bytes: &'a [u8],
+    },
+    /// A piece of the parameters, in parameter order in the job's codec, then every shared buffer in `f32`. A piece of
+    /// another version than the last replaces what had arrived.
+    ParameterChunk {
+        /// Which job.
+        job: JobId,
+        /// Which parameters.
+        version: Version,
+        /// Where the piece begins in the stream, in bytes. Pieces arrive in order.
+        offset: u64,
+        /// Length of the stream, in bytes.
+        total: u64,
+        /// The piece, at most [`crate::limits::CHUNK_BYTES`].
+        #[serde(borrow)]
+        bytes: &'a [u8],
+    },
+    /// Compute one gradient.
+    Train(Train),
+    /// Compute loss and metrics on a part of the test set.
+    Evaluate(Evaluate),
+    /// What became of a push.
+    PushOutcome {
+        /// Which assignment.
+        assignment: AssignmentId,
+        /// Accepted or why not.
+        outcome: PushOutcome,
+    },
+    /// An assignment is void, for instance because its round was closed; its result would be refused.
+    Cancel {
+        /// Which assignment.
+        assignment: AssignmentId,
+    },
+    /// The job is over for this agent.
+    JobEnded {
+        /// Which job.
+        job: JobId,
+        /// Why, for the agent's log.
+        reason: String,
+    },
+    /// The hub is about to close the connection.
+    Closing {
+        /// Why, for the agent's log.
+        reason: String,
+        /// Whether the agent should try again.
+        reconnect: bool,
+    },
+}
+
+/// A job, as far as an agent needs to know it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobOffer {
+    /// The job's number.
+    pub job: JobId,
+    /// The job's name.
+    pub name: String,
+    /// SHA-256 of the kernel's component.
+    pub kernel_digest: [u8; 32],
+    /// Length of the component, in bytes.
+    pub kernel_bytes: u64,
+    /// The kernel's settings; those left out have the kernel's default.
+    pub settings: Vec<Setting>,
+    /// Name in [`crate::dataset::CATALOGUE`].
+    pub dataset: String,
+    /// Digest of parameter and buffer names and shapes ([`crate::Layout::digest`]); the agent's kernel must agree.
+    pub layout_digest: [u8; 32],
+    /// Codec of gradients and parameters.
+    pub codec: Codec,
+    /// Seed of sampling and dropout.
+    pub seed: u64,
+    /// Batch sizes at which the agent times itself before it reports ready, smallest first. May be empty.
+    pub calibration_batches: Vec<u32>,
+    /// Smallest and largest batch that the job allows.
+    pub batch_bounds: (u32, u32),
+}
+
+/// A setting of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Name as the kernel declares it.
+    pub name: String,
+    /// Value.
+    pub value: SettingValue,
+}
+
+/// A value of a setting.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum SettingValue {
+    /// Boolean.
+    Flag(bool),
+    /// Whole number.
+    Integer(i64),
+    /// Real number.
+    Number(f64),
+    /// Text.
+    Text(String),
+}
+
+/// What an agent found out while it got ready for a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobReady {
+    /// Samples in the training set.
+    pub train_samples: u32,
+    /// Samples in the test set.
+    pub test_samples: u32,
+    /// Largest batch that fits the agent's memory, as far as it knows.
+    pub batch_max: Option<u32>,
+    /// Measured pairs of batch size and time of one training step without communication.
+    pub calibration: Vec<CalibrationPoint>,
+}
+
+/// One timed batch size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationPoint {
+    /// Batch size.
+    pub samples: u32,
+    /// Sustained time of one step at the agent's CPU quota, in seconds ([`StepTimings::sustained_s`]).
+    pub step_s: f64,
+}
+
+/// Consecutive positions of an epoch's permutation ([`crate::sampling::permutation`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Span {
+    /// Which epoch's permutation.
+    pub epoch: u32,
+    /// First position.
+    pub start: u32,
+    /// One past the last position.
+    pub end: u32,
+}
+
+impl Span {
+    /// Number of positions.
+    pub fn len(&self) -> u32 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// One gradient to compute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Train {
+    /// Which job.
+    pub job: JobId,
+    /// This piece of work.
+    pub assignment: AssignmentId,
+    /// The round it belongs to; in ASP the hub's version when it was issued.
+    pub round: u64,
+    /// Parameters to compute from. Their stream comes before this message unless the agent already has them.
+    pub version: Version,
+    /// Samples, in order. Their number is the local batch.
+    pub spans: Vec<Span>,
+    /// Seed for dropout.
+    pub seed: u64,
+}
+
+/// A part of the test set to evaluate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluate {
+    /// Which job.
+    pub job: JobId,
+    /// This piece of work.
+    pub assignment: AssignmentId,
+    /// Parameters to evaluate.
+    pub version: Version,
+    /// First sample of the test set.
+    pub start: u32,
+    /// One past the last sample.
+    pub end: u32,
+    /// Most samples in one forward pass.
+    pub batch: u32,
+}
+
+/// What an agent measured in one training step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    /// Mean loss over the local batch.
+    pub loss: f32,
+    /// Sums over the local batch in the order of the kernel's metrics.
+    pub metric_sums: Vec<f32>,
+    /// Phases.
+    pub timings: StepTimings,
+}
+
+/// Times of one step. All in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepTimings {
+    /// From the end of the last push to the arrival of this assignment: idle.
+    pub wait_s: f32,
+    /// Reading and normalising samples.
+    pub load_s: f32,
+    /// Decoding parameters, forward and backward pass.
+    pub compute_s: f32,
+    /// Encoding the gradient.
+    pub encode_s: f32,
+    /// Until the last byte was handed to the operating system.
+    pub send_s: f32,
+    /// CPU time of the whole agent process between arrival of the assignment and the last byte.
+    pub cpu_s: f32,
+    /// Time in which the agent's cgroup was throttled, within the busy phases.
+    pub throttled_s: f32,
+    /// The agent's CPU quota in cores; none where it is not limited below its threads.
+    pub quota_cores: Option<f32>,
+    /// Whether the step is not representative: the first steps, a new batch size's first step, compilation.
+    pub warm_up: bool,
+}
+
+impl StepTimings {
+    /// Wall time from the assignment's arrival to the last byte sent, throttling included.
+    pub fn busy_s(&self) -> f64 {
+        f64::from(self.load_s) + f64::from(self.compute_s) + f64::from(self.encode_s) + f64::from(self.send_s)
+    }
+
+    /// Time that a step costs this agent when it works without a break: the larger of the busy time without throttling and
+    /// the CPU time stretched by the quota. A CPU quota throttles in bursts of its period (100 ms), so the wall time of one
+    /// step says little, and the throttled time that falls into a barrier is not seen at all; CPU time per quota is what
+    /// the agent can sustain.
+    pub fn sustained_s(&self) -> f64 {
+        let running_s = self.busy_s() - f64::from(self.throttled_s).max(0.0);
+        let quota_s = match self.quota_cores {
+            Some(quota_cores) if quota_cores > 0.0 => f64::from(self.cpu_s) / f64::from(quota_cores),
+            _ => 0.0,
+        };
+        running_s.max(quota_s)
+    }
+}
+
+/// What became of a push.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum PushOutcome {
+    /// It counts, or it had already counted.
+    Accepted {
+        /// Version of the parameters after it, where it was applied at once.
+        version: Version,
+        /// Staleness at which it was applied, in steps.
+        staleness: u64,
+    },
+    /// It does not count; the model is unchanged and the samples are issued again.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why an assignment failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Failure {
+    /// The kernel trapped: a bug in it, or a misused operation.
+    Trap,
+    /// The kernel exhausted a limit of the sandbox.
+    Limit,
+    /// The kernel returned an error.
+    Kernel,
+    /// The compute device failed.
+    Device,
+    /// Memory ran out, or would have.
+    Memory,
+    /// Samples could not be read.
+    Data,
+    /// A non-finite loss or gradient.
+    NotFinite,
+}
+
+/// An agent's machine, as the agent sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor architecture, such as `x86_64`.
+    pub architecture: String,
+    /// Operating system.
+    pub os: String,
+    /// Cores that the process may run on.
+    pub cores: u32,
+    /// CPU quota in cores, if one is set.
+    pub quota_cores: Option<f32>,
+    /// Compute threads that the agent uses.
+    pub threads: u32,
+    /// Memory limit, or the machine's memory, in bytes.
+    pub memory_bytes: u64,
+    /// What computes, such as `cpu (flex)`.
+    pub compute_device: String,
+    /// The agent's version.
+    pub agent_version: String,
+}
+
+/// Identity of an agent within its hub, as shown to people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentName {
+    /// The hub's number for it.
+    pub id: AgentId,
+    /// The name it gave.
+    pub name: String,
+}

@@ -1,1 +1,37 @@
-//! stub
+//! The hub: a parameter server that hands each agent a batch sized to what that agent can do.
+//!
+//! [`run`] serves agents (WebSocket at `/agent`) and users (JSON under `/api/v1`) on one TCP port. What is trained, and when,
+//! is decided by `omnilearn-hub-core`, which one task owns; connections talk to it over bounded channels. [`client`] is
+//! the other side of the JSON interface, for the command line and for tools.
+
+pub mod client;
+pub mod export;
+pub mod follow;
+pub mod job_file;
+pub mod limits;
+pub mod view;
+
+mod api;
+mod checkpoint;
+mod connection;
+mod counters;
+mod digest;
+mod inbox;
+mod job_keys;
+mod job_task;
+mod kernel_store;
+mod metered;
+mod outbound;
+mod parameter_stream;
+mod plan;
+mod registry;
+mod server;
+mod store;
+mod weights;
+
+pub use digest::Token;
+pub use job_keys::UnknownKey;
+pub use job_task::Outcome;
+pub use plan::PlanError;
+pub use server::{Config, RunError, run};
+pub use store::StoreError;

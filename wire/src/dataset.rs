@@ -82,3 +82,28 @@ pub const CATALOGUE: &[DatasetSpec] = &[
 pub fn find(name: &str) -> Option<&'static DatasetSpec> {
     CATALOGUE.iter().find(|dataset| dataset.name == name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn catalogue_is_plausible() {
+        for dataset in CATALOGUE {
+            let DatasetSpec { name, shape, classes, mean, deviation, .. } = *dataset;
+            assert_eq!(find(name).map(|found| found.name), Some(name), "names are unique");
+            assert!(shape.iter().all(|&size| (1..=1024).contains(&size)) && classes > 1, "{name}");
+            assert!(dataset.train_samples > dataset.test_samples && dataset.test_samples > 0, "{name}");
+            assert!((0.0..=1.0).contains(&mean) && deviation > 0.0 && deviation < 1.0, "{name}");
+            assert!(!dataset.how_to_get.is_empty() && dataset.mirrors.iter().all(|mirror| mirror.starts_with("https://")));
+            let files = [dataset.train_images, dataset.train_labels, dataset.test_images, dataset.test_labels];
+            let digests: std::collections::HashSet<&str> = files.iter().map(|file| file.sha256).collect();
+            assert_eq!(digests.len(), 4, "{name}");
+            for IdxFile { name, sha256 } in files {
+                assert!(sha256.len() == 64 && sha256.bytes().all(|digit| digit.is_ascii_hexdigit() && !digit.is_ascii_uppercase()));
+                assert!(!name.contains('/') && !name.ends_with(".gz"));
+            }
+        }
+        assert!(find("imagenet").is_none());
+    }
+}

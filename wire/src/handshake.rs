@@ -181,3 +181,101 @@ pub fn decode_answer(bytes: &[u8]) -> Result<(u16, Welcome), HandshakeError> {
         _ => Err(HandshakeError::NotOmniLearn { expected: "hub" }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(name: &str) -> Hello {
+        Hello { name: name.to_owned(), token: None, process: 1, machine: Machine::default() }
+    }
+
+    fn with_versions(mut frame: Vec<u8>, versions: (u16, u16)) -> Vec<u8> {
+        frame[4..6].copy_from_slice(&versions.0.to_le_bytes());
+        frame[6..8].copy_from_slice(&versions.1.to_le_bytes());
+        frame
+    }
+
+    #[test]
+    fn overlapping_versions_agree_on_the_newest_in_common() {
+        for versions in [(0, 1), (1, 1), (1, 9), (0, u16::MAX)] {
+            let frame = with_versions(encode_hello(&hello("pi")), versions);
+            assert_eq!(decode_hello(&frame).unwrap().0, 1, "{versions:?}");
+        }
+    }
+
+    #[test]
+    fn versions_that_do_not_overlap_are_answered_with_both_ranges() {
+        for versions in [(2, 9), (0, 0)] {
+            let frame = with_versions(encode_hello(&hello("pi")), versions);
+            let (theirs_min, theirs_max) = versions;
+            assert_eq!(decode_hello(&frame), Err(HandshakeError::Version { theirs_min, theirs_max }));
+        }
+        let text = HandshakeError::Version { theirs_min: 2, theirs_max: 9 }.to_string();
+        assert_eq!(text, "protocol 2..=9 not supported, need 1..=1");
+    }
+
+    #[test]
+    fn body_of_a_version_that_is_not_spoken_is_never_read() {
+        let mut frame = with_versions(encode_hello(&hello("pi")), (2, 9));
+        frame.truncate(9);
+        frame.extend_from_slice(&[0xff; 20]);
+        assert!(matches!(decode_hello(&frame), Err(HandshakeError::Version { .. })));
+    }
+
+    #[test]
+    fn welcome_in_a_version_that_was_not_offered_is_refused() {
+        let welcome = Welcome { agent: AgentId(1), heartbeat_ms: 1, hub_version: String::new() };
+        for versions in [(2, 2), (0, 0), (1, 2)] {
+            let frame = with_versions(encode_welcome(1, &welcome), versions);
+            assert!(matches!(decode_answer(&frame), Err(HandshakeError::Version { .. })), "{versions:?}");
+        }
+    }
+
+    #[test]
+    fn frames_of_other_programs_are_told_apart() {
+        for frame in [&b""[..], b"OLRN", b"GET / HTTP/1.1", b"OLRM\x01\0\x01\0\0"] {
+            assert_eq!(decode_hello(frame), Err(HandshakeError::NotOmniLearn { expected: "agent" }));
+            assert_eq!(decode_answer(frame), Err(HandshakeError::NotOmniLearn { expected: "hub" }));
+        }
+        let own = encode_hello(&hello("pi"));
+        assert_eq!(decode_answer(&own), Err(HandshakeError::NotOmniLearn { expected: "hub" }));
+        assert_eq!(decode_hello(&encode_refusal("no")), Err(HandshakeError::NotOmniLearn { expected: "agent" }));
+    }
+
+    #[test]
+    fn names_are_checked_and_cut_for_the_answer() {
+        for name in ["", "a b", "ü", "a/b", "a\n", &"x".repeat(limits::NAME_BYTES_MAX + 1)] {
+            let error = decode_hello(&encode_hello(&hello(name))).unwrap_err();
+            assert!(matches!(&error, HandshakeError::Name { name } if name.len() <= 64), "{error:?}");
+        }
+        for name in ["a", "pi-4.lan_2", &"x".repeat(limits::NAME_BYTES_MAX)] {
+            assert_eq!(decode_hello(&encode_hello(&hello(name))).unwrap().1.name, name);
+        }
+    }
+
+    #[test]
+    fn long_and_torn_frames_are_malformed() {
+        let long = vec![0; HANDSHAKE_BYTES_MAX + 1];
+        assert_eq!(decode_hello(&long), Err(HandshakeError::Malformed { bytes: long.len() }));
+        let frame = encode_hello(&hello("pi"));
+        for end in PREFIX_BYTES..frame.len() {
+            assert_eq!(decode_hello(&frame[..end]), Err(HandshakeError::Malformed { bytes: end }));
+        }
+    }
+
+    #[test]
+    fn refusals_are_cut_and_tolerate_any_bytes() {
+        let frame = encode_refusal(&"x".repeat(100_000));
+        assert_eq!(frame.len(), PREFIX_BYTES + limits::REASON_BYTES_MAX);
+        let mut frame = encode_refusal("no");
+        frame.push(0xff);
+        assert!(matches!(decode_answer(&frame), Err(HandshakeError::Refused { .. })));
+    }
+
+    #[test]
+    fn token_is_not_shown() {
+        let hello = Hello { token: Some("open sesame".to_owned()), ..hello("pi") };
+        assert!(!format!("{hello:?}").contains("sesame"));
+    }
+}

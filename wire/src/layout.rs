@@ -138,3 +138,70 @@ impl Layout {
         hash.finalize().into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, shape: &[u32]) -> TensorShape {
+        TensorShape { name: name.to_owned(), shape: shape.to_vec() }
+    }
+
+    #[test]
+    fn lengths_follow_from_shapes_and_codec() {
+        let parameters = vec![tensor("w", &[2, 3]), tensor("b", &[3]), tensor("scale", &[])];
+        let layout = Layout::new(parameters, vec![tensor("mean", &[5])]).unwrap();
+        assert_eq!((layout.parameter_elements(), layout.buffer_elements()), (10, 5));
+        assert_eq!((layout.stream_bytes(Codec::F32), layout.stream_bytes(Codec::Bf16)), (60, 40));
+        assert_eq!((layout.parameter_bytes(Codec::F32), layout.parameter_bytes(Codec::Bf16)), (40, 20));
+    }
+
+    #[test]
+    fn shapes_whose_product_overflows_are_refused_by_name() {
+        let huge = [
+            vec![u32::MAX; 2],
+            vec![u32::MAX; 6],
+            vec![1 << 16; 4],                       // 2^64 wraps to zero
+            vec![u32::MAX, u32::MAX, 0],            // would be empty if it were multiplied to the end
+        ];
+        for shape in huge {
+            let expected = LayoutError::TooLarge { name: "w".to_owned(), shape: shape.clone() };
+            assert_eq!(Layout::new(vec![tensor("w", &shape)], Vec::new()), Err(expected));
+        }
+    }
+
+    #[test]
+    fn sum_of_tensors_is_bounded_too() {
+        let half = [1 << 16, (ELEMENTS_MAX >> 17) as u32];
+        let fits = Layout::new(vec![tensor("a", &half), tensor("b", &half)], Vec::new()).unwrap();
+        assert_eq!(fits.parameter_elements() as u64, ELEMENTS_MAX);
+        let three = vec![tensor("a", &half), tensor("b", &half), tensor("c", &[1])];
+        assert!(matches!(Layout::new(three, Vec::new()), Err(LayoutError::TooLarge { name, .. }) if name == "c"));
+    }
+
+    #[test]
+    fn empty_tensors_and_bad_names_are_refused() {
+        assert!(matches!(Layout::new(vec![tensor("w", &[3, 0])], vec![]), Err(LayoutError::Empty { .. })));
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        for parameters in [vec![tensor("", &[1])], vec![tensor(&long, &[1])], vec![tensor("w", &[1]), tensor("w", &[2])]] {
+            assert!(matches!(Layout::new(parameters, vec![]), Err(LayoutError::Name { .. })));
+        }
+    }
+
+    #[test]
+    fn digest_tells_names_shapes_order_and_kind_apart() {
+        let (w, b) = (tensor("w", &[2, 3]), tensor("b", &[3]));
+        let variants = [
+            (vec![w.clone(), b.clone()], vec![]),
+            (vec![b.clone(), w.clone()], vec![]),
+            (vec![w.clone()], vec![b.clone()]),
+            (vec![tensor("w", &[3, 2]), b.clone()], vec![]),
+            (vec![tensor("v", &[2, 3]), b.clone()], vec![]),
+            (vec![tensor("w", &[2, 3, 1]), b], vec![]),
+            (vec![w], vec![]),
+        ];
+        let digests: std::collections::HashSet<[u8; 32]> =
+            variants.into_iter().map(|(parameters, buffers)| Layout::new(parameters, buffers).unwrap().digest()).collect();
+        assert_eq!(digests.len(), 7);
+    }
+}

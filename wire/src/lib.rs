@@ -4,9 +4,12 @@
 //! [`message::AgentMessage`] or [`message::HubMessage`] in postcard. Tensors travel as chunks of at most
 //! [`limits::CHUNK_BYTES`], so that a heartbeat never waits behind a gradient.
 
+mod bounded;
 pub mod codec;
 pub mod dataset;
 pub mod frame;
+#[cfg(test)]
+mod golden;
 pub mod handshake;
 pub mod ids;
 pub mod layout;

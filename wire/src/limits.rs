@@ -31,6 +31,9 @@ pub const SPANS_MAX: usize = 1024;
 /// Most metrics that a kernel may report.
 pub const METRICS_MAX: usize = 32;
 
+/// Most batch sizes that an agent times before it reports ready.
+pub const CALIBRATION_MAX: usize = 64;
+
 /// Most settings in a job offer.
 pub const SETTINGS_MAX: usize = 128;
 
@@ -41,4 +44,18 @@ pub fn cut_reason(mut reason: String) -> String {
         reason.truncate(end);
     }
     reason
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_reasons_are_cut_between_characters() {
+        assert_eq!(cut_reason("short".to_owned()), "short");
+        let long = cut_reason("ü".repeat(REASON_BYTES_MAX));
+        assert_eq!(long.len(), REASON_BYTES_MAX);
+        let odd = cut_reason(format!("x{}", "ü".repeat(REASON_BYTES_MAX)));
+        assert_eq!(odd.len(), REASON_BYTES_MAX - 1);
+    }
 }

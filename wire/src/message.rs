@@ -1,9 +1,16 @@
 //! Messages after the handshake. Postcard is positional: the order of variants and fields is the protocol, new variants go
 //! last, and a message's fields change only with [`crate::handshake::PROTOCOL_MAX`].
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
+use crate::bounded::List;
+use crate::limits::{CALIBRATION_MAX, METRICS_MAX, SETTINGS_MAX, SPANS_MAX};
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
+
+/// Serializes a chunk in one piece. The derived code would do it byte by byte, to the same bytes.
+fn as_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
+}
 
 /// From an agent to its hub.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,7 +56,7 @@ pub enum AgentMessage<'a> {
         /// Where the piece begins in the stream, in bytes. Pieces arrive in order.
         offset: u64,
         /// The piece, at most [`crate::limits::CHUNK_BYTES`].
-        #[serde(borrow)]
+        #[serde(borrow, serialize_with = "as_bytes")]
         bytes: &'a [u8],
     },
     /// Closes the stream of one gradient.
@@ -68,6 +75,7 @@ pub enum AgentMessage<'a> {
         /// Sum of the loss over these samples.
         loss_sum: f64,
         /// Sums over these samples in the order of the kernel's metrics.
+        #[serde(with = "List::<METRICS_MAX>")]
         metric_sums: Vec<f64>,
     },
     /// An assignment that the agent could not do. The agent goes on with the next.
@@ -100,7 +108,7 @@ pub enum HubMessage<'a> {
         /// Length of the component, in bytes.
         total: u64,
         /// The piece, at most [`crate::limits::CHUNK_BYTES`].
-        #[serde(borrow)]
+        #[serde(borrow, serialize_with = "as_bytes")]
         bytes: &'a [u8],
     },
     /// A piece of the parameters, in parameter order in the job's codec, then every shared buffer in `f32`. A piece of
@@ -115,7 +123,7 @@ pub enum HubMessage<'a> {
         /// Length of the stream, in bytes.
         total: u64,
         /// The piece, at most [`crate::limits::CHUNK_BYTES`].
-        #[serde(borrow)]
+        #[serde(borrow, serialize_with = "as_bytes")]
         bytes: &'a [u8],
     },
     /// Compute one gradient.
@@ -162,6 +170,7 @@ pub struct JobOffer {
     /// Length of the component, in bytes.
     pub kernel_bytes: u64,
     /// The kernel's settings; those left out have the kernel's default.
+    #[serde(with = "List::<SETTINGS_MAX>")]
     pub settings: Vec<Setting>,
     /// Name in [`crate::dataset::CATALOGUE`].
     pub dataset: String,
@@ -172,6 +181,7 @@ pub struct JobOffer {
     /// Seed of sampling and dropout.
     pub seed: u64,
     /// Batch sizes at which the agent times itself before it reports ready, smallest first. May be empty.
+    #[serde(with = "List::<CALIBRATION_MAX>")]
     pub calibration_batches: Vec<u32>,
     /// Smallest and largest batch that the job allows.
     pub batch_bounds: (u32, u32),
@@ -209,6 +219,7 @@ pub struct JobReady {
     /// Largest batch that fits the agent's memory, as far as it knows.
     pub batch_max: Option<u32>,
     /// Measured pairs of batch size and time of one training step without communication.
+    #[serde(with = "List::<CALIBRATION_MAX>")]
     pub calibration: Vec<CalibrationPoint>,
 }
 
@@ -256,6 +267,7 @@ pub struct Train {
     /// Parameters to compute from. Their stream comes before this message unless the agent already has them.
     pub version: Version,
     /// Samples, in order. Their number is the local batch.
+    #[serde(with = "List::<SPANS_MAX>")]
     pub spans: Vec<Span>,
     /// Seed for dropout.
     pub seed: u64,
@@ -284,6 +296,7 @@ pub struct StepReport {
     /// Mean loss over the local batch.
     pub loss: f32,
     /// Sums over the local batch in the order of the kernel's metrics.
+    #[serde(with = "List::<METRICS_MAX>")]
     pub metric_sums: Vec<f32>,
     /// Phases.
     pub timings: StepTimings,
@@ -292,17 +305,19 @@ pub struct StepReport {
 /// Times of one step. All in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepTimings {
-    /// From the end of the last push to the arrival of this assignment: idle.
+    /// From the end of the last push to the arrival of this assignment, or of the first piece of the parameters that come
+    /// for it: idle.
     pub wait_s: f32,
-    /// Reading and normalising samples.
+    /// Receiving parameters, from the first piece to the last, and reading and normalising samples.
     pub load_s: f32,
     /// Decoding parameters, forward and backward pass.
     pub compute_s: f32,
     /// Encoding the gradient.
     pub encode_s: f32,
-    /// Until the last byte was handed to the operating system.
+    /// Waiting for room to send, and from the last byte encoded until the last byte of the gradient was handed to the
+    /// operating system. The message that carries this report comes after it and is not counted.
     pub send_s: f32,
-    /// CPU time of the whole agent process between arrival of the assignment and the last byte.
+    /// CPU time of the whole agent process between the arrival, as in `wait_s`, and the last byte.
     pub cpu_s: f32,
     /// Time in which the agent's cgroup was throttled, within the busy phases.
     pub throttled_s: f32,
@@ -396,4 +411,23 @@ pub struct AgentName {
     pub id: AgentId,
     /// The name it gave.
     pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sustained_time_is_the_larger_of_running_and_quota_time() {
+        let timings = StepTimings { load_s: 0.1, compute_s: 0.4, encode_s: 0.1, send_s: 0.1, ..StepTimings::default() };
+        let sustained = |cpu_s, throttled_s, quota_cores| {
+            StepTimings { cpu_s, throttled_s, quota_cores, ..timings }.sustained_s()
+        };
+        let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-6, "{value} instead of {expected}");
+        close(timings.busy_s(), 0.7);
+        close(sustained(0.5, 0.0, None), 0.7);
+        close(sustained(0.5, 0.3, Some(1.0)), 0.5); // what was throttled is not counted twice
+        close(sustained(0.5, 0.3, Some(0.25)), 2.0); // throttled outside of the busy time
+        close(sustained(0.5, 0.3, Some(0.0)), 0.4); // no quota of zero
+    }
 }

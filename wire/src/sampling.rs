@@ -42,3 +42,69 @@ pub fn permutation(seed: u64, epoch: u32, samples: u32) -> Vec<u32> {
     }
     order
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn generator_gives_the_published_values() {
+        let first = |seed| {
+            let mut generator = SplitMix64::new(seed);
+            [generator.next_u64(), generator.next_u64(), generator.next_u64(), generator.next_u64(), generator.next_u64()]
+        };
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        assert_eq!(first(1_234_567), expected);
+        assert_eq!(first(0)[..3], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
+    }
+
+    #[test]
+    fn permutation_is_part_of_the_protocol() {
+        assert_eq!(permutation(7, 0, 10), [6, 1, 8, 3, 0, 2, 9, 4, 5, 7]);
+        assert_eq!(permutation(7, 1, 60_000)[..8], [50_683, 12_313, 35_096, 21_422, 12_727, 35_408, 1_044, 50_093]);
+        assert_eq!(derive_seed(7, &[1, 2, 3]), 11_675_939_577_560_269_752);
+    }
+
+    #[test]
+    fn epochs_seeds_and_parts_differ() {
+        let orders: std::collections::HashSet<Vec<u32>> =
+            (0..4).flat_map(|seed| (0..4).map(move |epoch| permutation(seed, epoch, 100))).collect();
+        assert_eq!(orders.len(), 16);
+        assert_ne!(derive_seed(1, &[2, 3]), derive_seed(1, &[3, 2]));
+        assert_ne!(derive_seed(1, &[2]), derive_seed(2, &[1]));
+    }
+
+    proptest! {
+        #[test]
+        fn permutation_has_every_sample_once(seed: u64, epoch: u32, samples in 0u32..2000) {
+            let mut order = permutation(seed, epoch, samples);
+            order.sort_unstable();
+            prop_assert_eq!(order, (0..samples).collect::<Vec<u32>>());
+        }
+
+        #[test]
+        fn below_is_below(seed: u64, bound in 1u64..) {
+            prop_assert!(SplitMix64::new(seed).below(bound) < bound);
+        }
+    }
+
+    #[test]
+    fn every_position_gets_every_sample_about_as_often() {
+        let mut counts = [[0u32; 5]; 5];
+        for seed in 0..5000 {
+            for (position, &sample) in permutation(seed, 0, 5).iter().enumerate() {
+                counts[position][sample as usize] += 1;
+            }
+        }
+        // 1000 expected with a standard deviation of 28.
+        assert!(counts.iter().flatten().all(|&count| (850..1150).contains(&count)), "{counts:?}");
+    }
+}

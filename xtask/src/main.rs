@@ -1,1 +1,85 @@
-fn main() {}
+//! The workspace's tool: `cargo xtask demo | test | kernels | bench | fetch-data`.
+
+mod bench;
+mod datasets;
+mod demo;
+mod fleet;
+mod interrupt;
+mod kernels;
+mod test_command;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Builds, shows, tests and measures OmniLearn. Everything runs on this machine and talks over loopback only.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Trains a model with a hub and unequal agents on real images: uniform batches first, then dynamic ones.
+    Demo(demo::DemoArguments),
+    /// Runs every test: builds the kernels, then cargo-nextest if it is installed or else `cargo test`, then doc tests.
+    Test(test_command::TestArguments),
+    /// Builds the kernels as WebAssembly components into kernels/target/components.
+    Kernels,
+    /// Measures what the project claims.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Gets a data set (Debian package, or its authors' server with the SHA-256 checked) and prints its folder.
+    FetchData {
+        /// Name of the data set, such as `fashion-mnist`.
+        name: String,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let workspace = Workspace::find()?;
+    match command {
+        Command::Demo(arguments) => demo::run(&workspace, &arguments),
+        Command::Test(arguments) => test_command::run(&workspace, &arguments),
+        Command::Kernels => {
+            for component in kernels::build(workspace.root())? {
+                println!("{}", component.display());
+            }
+            Ok(())
+        }
+        Command::Bench(bench) => bench::run(&workspace, &bench),
+        Command::FetchData { name } => {
+            let spec = datasets::find_spec(&name)?;
+            let folder = datasets::provide(spec, None, &|line| eprintln!("{line}"))?;
+            println!("{}", folder.display());
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -137,10 +137,21 @@ pub trait TensorBackend: 'static {
     /// See `matmul`.
     fn matmul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> OpResult<Self::Tensor>;
     /// See `linear`.
-    fn linear(&mut self, x: &Self::Tensor, weight: &Self::Tensor, bias: Option<&Self::Tensor>) -> OpResult<Self::Tensor>;
+    fn linear(
+        &mut self,
+        x: &Self::Tensor,
+        weight: &Self::Tensor,
+        bias: Option<&Self::Tensor>,
+    ) -> OpResult<Self::Tensor>;
 
     /// See `conv2d`.
-    fn conv2d(&mut self, x: &Self::Tensor, weight: &Self::Tensor, bias: Option<&Self::Tensor>, options: Conv2dOptions) -> OpResult<Self::Tensor>;
+    fn conv2d(
+        &mut self,
+        x: &Self::Tensor,
+        weight: &Self::Tensor,
+        bias: Option<&Self::Tensor>,
+        options: Conv2dOptions,
+    ) -> OpResult<Self::Tensor>;
     /// See `max-pool2d`.
     fn max_pool2d(&mut self, x: &Self::Tensor, options: Pool2dOptions) -> OpResult<Self::Tensor>;
     /// See `avg-pool2d`.
@@ -148,7 +159,12 @@ pub trait TensorBackend: 'static {
     /// See `global-avg-pool2d`.
     fn global_avg_pool2d(&mut self, x: &Self::Tensor) -> OpResult<Self::Tensor>;
     /// See `batch-norm-train`: output, new running mean, new running variance.
-    fn batch_norm_train(&mut self, x: &Self::Tensor, statistics: BatchNorm<'_, Self::Tensor>, momentum: f32) -> OpResult<[Self::Tensor; 3]>;
+    fn batch_norm_train(
+        &mut self,
+        x: &Self::Tensor,
+        statistics: BatchNorm<'_, Self::Tensor>,
+        momentum: f32,
+    ) -> OpResult<[Self::Tensor; 3]>;
     /// See `batch-norm-eval`.
     fn batch_norm_eval(&mut self, x: &Self::Tensor, statistics: BatchNorm<'_, Self::Tensor>) -> OpResult<Self::Tensor>;
 

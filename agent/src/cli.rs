@@ -1,0 +1,223 @@
+//! The command line of `omnilearn-agent`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{AgentConfig, HubAddress, Token, default_name, parse_bytes, sanitize_name};
+
+const RUN_HELP: &str = "\
+Examples:
+  omnilearn-agent run --hub ws://127.0.0.1:7070
+      Trains for a hub on this machine. The order does not matter: the agent waits for the hub.
+  OMNILEARN_TOKEN=... omnilearn-agent run --hub ws://10.0.0.5:7070 --insecure --name kitchen-pi
+      Trains for a hub on another machine, over a network that you trust.
+  omnilearn-agent run --hub ws://127.0.0.1:7070 --data ~/datasets --threads 2 --memory-max 512MiB
+      Looks for data sets in a folder of your own and leaves room for others on the machine.
+
+Ctrl-C or SIGTERM tells the hub and ends within two seconds; a second one ends at once.
+Exit codes: 0 done, 1 failed or refused by the hub, 2 bad usage.";
+
+const PROBE_HELP: &str = "\
+Examples:
+  omnilearn-agent probe
+      Shows cores, CPU quota, threads, memory and data sets as an agent started here would see them.
+  docker run --cpus 0.5 --memory 512m IMAGE omnilearn-agent probe --json
+      The same for a throttled container, for a program to read.";
+
+/// Trains models for a hub on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "omnilearn-agent", version, after_help = "Example: omnilearn-agent run --hub ws://127.0.0.1:7070")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How much to log: error, warn, info, debug, trace, or a filter such as `omnilearn_agent=debug`.
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "info", env = "OMNILEARN_LOG")]
+    pub log: String,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Connect to a hub and train until told to stop.
+    #[command(after_help = RUN_HELP)]
+    Run(RunArgs),
+    /// Show what an agent would see of this machine, and end.
+    #[command(after_help = PROBE_HELP)]
+    Probe(ProbeArgs),
+}
+
+/// What `run` and `probe` share.
+#[derive(Clone, Debug, Args)]
+pub struct MachineArgs {
+    /// Folder with data sets, each in a folder of its name; may be given more than once. The usual places come after.
+    #[arg(long, value_name = "DIR", env = "OMNILEARN_DATA", value_delimiter = ':')]
+    pub data: Vec<PathBuf>,
+    /// Folder for kernels and unpacked data sets; by default `omnilearn` in the user's cache folder.
+    #[arg(long, value_name = "DIR", env = "OMNILEARN_CACHE")]
+    pub cache: Option<PathBuf>,
+    /// Compute threads; by default as many as the CPU quota and the cores allow.
+    #[arg(long, value_name = "N", env = "OMNILEARN_THREADS")]
+    pub threads: Option<NonZeroUsize>,
+    /// Most memory for tensors and kernels, such as 512MiB; by default a part of what the machine or container has.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "OMNILEARN_MEMORY_MAX")]
+    pub memory_max: Option<u64>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The hub, as ws://HOST:PORT.
+    #[arg(long, value_name = "URL", env = "OMNILEARN_HUB")]
+    pub hub: String,
+    /// Name of this agent, unique within the hub; by default the host name.
+    #[arg(long, env = "OMNILEARN_NAME")]
+    pub name: Option<String>,
+    /// What trains.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// File with the hub's token; without it the variable OMNILEARN_TOKEN is used. A token is never an argument, where
+    /// every user of the machine could read it.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Allow a hub on another machine, though the connection is not encrypted.
+    #[arg(long)]
+    pub insecure: bool,
+    /// End when the job is over instead of waiting for the next.
+    #[arg(long)]
+    pub exit_when_done: bool,
+}
+
+/// Arguments of `probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// What would train.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl MachineArgs {
+    fn into_config(self, config: AgentConfig) -> AgentConfig {
+        let MachineArgs { data, cache, threads, memory_max } = self;
+        AgentConfig { data, cache: cache.unwrap_or(config.cache), threads, memory_max, ..config }
+    }
+}
+
+impl ProbeArgs {
+    /// The configuration that an agent on this machine would have. There is no hub behind it.
+    pub fn config(self) -> AgentConfig {
+        self.machine.into_config(AgentConfig::new(HubAddress::nowhere()))
+    }
+}
+
+impl RunArgs {
+    /// The checked configuration. `environment_token` is the value of `OMNILEARN_TOKEN`.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and what to do.
+    pub fn config(self, environment_token: Option<String>) -> Result<AgentConfig, String> {
+        let address = HubAddress::parse(&self.hub).map_err(|error| error.to_string())?;
+        let hub = match self.insecure {
+            true => address,
+            false => address.loopback_only().map_err(|error| error.to_string())?,
+        };
+        let token = match (&self.token_file, environment_token) {
+            (Some(file), _) => {
+                let text = std::fs::read_to_string(file)
+                    .map_err(|cause| format!("cannot read the token file {}: {cause}", file.display()))?;
+                Some(Token::new(&text).map_err(|error| format!("{}: {error}", file.display()))?)
+            }
+            (None, Some(text)) => Some(Token::new(&text).map_err(|error| format!("OMNILEARN_TOKEN: {error}"))?),
+            (None, None) => None,
+        };
+        let name = match self.name {
+            Some(name) if sanitize_name(&name) != name => {
+                return Err(format!("--name {name:?} is not 1 to 256 letters, digits, `-`, `_` or `.`"));
+            }
+            Some(name) => name,
+            None => default_name(),
+        };
+        let config = AgentConfig { name, token, exit_when_done: self.exit_when_done, ..AgentConfig::new(hub) };
+        Ok(self.machine.into_config(config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Result<AgentConfig, String> {
+        let cli = Cli::try_parse_from([&["omnilearn-agent", "run"], arguments].concat()).map_err(|error| error.to_string())?;
+        let Command::Run(arguments) = cli.command else { panic!("not run") };
+        arguments.config(None)
+    }
+
+    #[test]
+    fn command_line_is_consistent_and_every_help_has_an_example() {
+        Cli::command().debug_assert();
+        let mut command = Cli::command();
+        assert!(command.render_long_help().to_string().contains("Example"));
+        for subcommand in command.get_subcommands_mut().filter(|subcommand| subcommand.get_name() != "help") {
+            let help = subcommand.render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{help}");
+        }
+    }
+
+    #[test]
+    fn hub_on_another_machine_needs_insecure() {
+        let refused = run(&["--hub", "ws://10.0.0.5:7070"]).unwrap_err();
+        assert!(refused.contains("--insecure") && refused.lines().count() == 1, "{refused}");
+        assert!(run(&["--hub", "ws://10.0.0.5:7070", "--insecure"]).is_ok());
+        assert!(run(&["--hub", "ws://127.0.0.1:7070"]).is_ok());
+    }
+
+    #[test]
+    fn arguments_become_a_configuration() {
+        let config = run(&[
+            "--hub", "ws://[::1]:1", "--name", "pi.4", "--data", "/a", "--data", "/b", "--cache", "/c", "--threads", "3",
+            "--memory-max", "1GiB", "--exit-when-done",
+        ])
+        .unwrap();
+        assert_eq!((config.name.as_str(), config.data.len(), config.memory_max), ("pi.4", 2, Some(1 << 30)));
+        assert_eq!((config.cache, config.threads.map(NonZeroUsize::get), config.exit_when_done), ("/c".into(), Some(3), true));
+    }
+
+    #[test]
+    fn wrong_arguments_are_named() {
+        for (arguments, named) in [
+            (&["--hub", "http://a"][..], "http://a"),
+            (&["--hub", "ws://localhost:1", "--name", "my pi"], "my pi"),
+            (&["--hub", "ws://localhost:1", "--token-file", "/no/such/file"], "/no/such/file"),
+            (&["--hub", "ws://localhost:1", "--threads", "0"], "--threads"),
+            (&["--hub", "ws://localhost:1", "--memory-max", "much"], "much"),
+        ] {
+            let error = run(arguments).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn token_comes_from_a_file_or_the_environment_and_is_not_shown() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "from the file\n").unwrap();
+        let parse = |arguments: &[&str], environment: Option<&str>| {
+            let start = ["omnilearn-agent", "run", "--hub", "ws://localhost:1"];
+            let Command::Run(arguments) = Cli::try_parse_from([&start, arguments].concat()).unwrap().command else {
+                panic!("not run")
+            };
+            arguments.config(environment.map(str::to_owned)).unwrap()
+        };
+        let config = parse(&["--token-file", file.to_str().unwrap()], Some("from the environment"));
+        assert_eq!(config.token.as_ref().unwrap().reveal(), "from the file");
+        assert!(!format!("{config:?}").contains("from the file"));
+        assert_eq!(parse(&[], Some("from the environment")).token.unwrap().reveal(), "from the environment");
+    }
+}

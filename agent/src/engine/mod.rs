@@ -1,0 +1,122 @@
+//! The tensor engine: what kernels compute with. Tensors of any rank on Burn, differentiated by Burn, with our own operators
+//! for the CPU where they are faster.
+
+mod check;
+mod cpu;
+mod ops;
+mod shape;
+mod tensor;
+#[cfg(test)]
+mod tests;
+
+use std::cell::OnceCell;
+use std::num::NonZeroUsize;
+
+use burn::backend::ops::{FloatTensorOps, IntTensorOps};
+use burn::backend::{AutodiffBackend, Dispatch, DispatchAutodiffContext, DispatchDevice, DispatchTensor};
+use burn::tensor::{Device, TensorData};
+
+pub use self::tensor::Tensor;
+
+/// Who computes the operators that we have written ourselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Operators {
+    /// Our own for the CPU.
+    #[default]
+    Own,
+    /// Burn's, for comparison.
+    Burn,
+}
+
+/// A compute device with its operators. Cloning is cheap.
+#[derive(Clone)]
+pub struct Engine {
+    device: DispatchDevice,
+    operators: Operators,
+    /// Stands for an operand that is not there.
+    nothing: DispatchTensor,
+    /// Most elements of one tensor.
+    elements_max: usize,
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine::cpu(Operators::Own)
+    }
+}
+
+impl Engine {
+    /// Computes on the CPU.
+    pub fn cpu(operators: Operators) -> Engine {
+        let device = Device::flex().as_dispatch().clone();
+        let nothing = Dispatch::float_from_data(TensorData::new(Vec::<f32>::new(), [0]), &device);
+        Engine { device, operators, nothing, elements_max: usize::MAX }
+    }
+
+    /// Refuses to make a tensor of more elements than this.
+    #[must_use]
+    pub fn with_elements_max(self, elements_max: usize) -> Engine {
+        Engine { elements_max, ..self }
+    }
+
+    /// What computes, for people.
+    pub fn description(&self) -> &'static str {
+        "cpu (flex)"
+    }
+
+    /// A constant `f32` tensor. The product of `shape` is the number of values.
+    pub fn floats(&self, values: Vec<f32>, shape: &[usize]) -> Tensor {
+        assert_eq!(values.len(), shape.iter().product::<usize>(), "as many values as the shape says");
+        Tensor::float(Dispatch::float_from_data(TensorData::new(values, shape.to_vec()), &self.device))
+    }
+
+    /// A constant `i32` tensor. The product of `shape` is the number of values.
+    pub fn ints(&self, values: Vec<i32>, shape: &[usize]) -> Tensor {
+        assert_eq!(values.len(), shape.iter().product::<usize>(), "as many values as the shape says");
+        Tensor::int(Dispatch::int_from_data(TensorData::new(values, shape.to_vec()), &self.device))
+    }
+
+    /// The same values as a new leaf, whose gradient [`Engine::backward`] computes.
+    pub fn leaf(&self, values: &Tensor) -> Tensor {
+        let leaf = <Dispatch as AutodiffBackend>::from_inner(values.constant());
+        Tensor::float(Dispatch::float_set_require_grad(leaf, true))
+    }
+
+    /// Gradients of a loss of one element with respect to every leaf that it depends on.
+    pub fn backward(&self, loss: &Tensor) -> Gradients {
+        // A loss that no leaf went into has no graph.
+        let tracked = matches!(loss.primitive.autodiff, DispatchAutodiffContext::Enabled(_));
+        Gradients(tracked.then(|| <Dispatch as AutodiffBackend>::backward(loss.primitive.clone())))
+    }
+}
+
+/// Gives the calling thread a pool in which operators share their work, itself one of its `threads`: one thread means no
+/// hand-over at all. The pool lives as long as the thread. A thread that has one keeps it.
+///
+/// # Errors
+/// If the system refuses a thread.
+pub fn enter_pool(threads: NonZeroUsize) -> Result<(), rayon::ThreadPoolBuildError> {
+    thread_local! {
+        static POOL: OnceCell<rayon::ThreadPool> = const { OnceCell::new() };
+    }
+    POOL.with(|pool| {
+        if pool.get().is_none() {
+            let named = |index| format!("olrn-worker-{index}");
+            let builder = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).thread_name(named);
+            let built = builder.use_current_thread().build()?;
+            pool.set(built).expect("was empty above");
+        }
+        Ok(())
+    })
+}
+
+/// What [`Engine::backward`] computed.
+pub struct Gradients(Option<<Dispatch as AutodiffBackend>::Gradients>);
+
+impl Gradients {
+    /// Takes the gradient of a leaf. `None` if the loss does not depend on it: the gradient is zero.
+    pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
+        let gradients = self.0.as_mut()?;
+        <Dispatch as AutodiffBackend>::grad_remove(&leaf.primitive, gradients).map(Tensor::float)
+    }
+}

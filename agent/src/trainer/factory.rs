@@ -1,0 +1,94 @@
+//! Gets a machine ready for a job.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use omnilearn_kernel_host::{Kernel, Limits};
+use omnilearn_wire::message::{JobOffer, JobReady, Machine};
+use tracing::{debug, info};
+
+use super::Trainer;
+use crate::config::AgentConfig;
+use crate::dataset::Dataset;
+use crate::engine::{Engine, enter_pool};
+use crate::machine::{Probe, process_cpu_time};
+use crate::session::{ComputeFactory, Prepared, Usage};
+
+/// Makes a [`Trainer`] of each job offered.
+pub struct TrainerFactory {
+    probe: Probe,
+    threads: NonZeroUsize,
+    data: Vec<PathBuf>,
+    cache: PathBuf,
+    memory_max: Option<u64>,
+    engine: Engine,
+}
+
+impl TrainerFactory {
+    /// A factory for this machine.
+    pub fn new(config: &AgentConfig) -> TrainerFactory {
+        let probe = Probe::default();
+        let threads = config.threads.unwrap_or_else(|| probe.threads());
+        TrainerFactory {
+            probe,
+            threads,
+            data: config.data.clone(),
+            cache: config.cache.clone(),
+            memory_max: config.memory_max,
+            engine: Engine::default(),
+        }
+    }
+
+    fn quota_cores(&self) -> Option<f32> {
+        self.probe.limiting_quota_cores(self.threads).map(|quota_cores| quota_cores as f32)
+    }
+
+    /// Most bytes that a forward pass may hold in tensors. The backward pass needs about as much again for gradients, and
+    /// the rest of the machine something too.
+    fn tensor_bytes(&self) -> u64 {
+        let memory_bytes = self.memory_max.unwrap_or_else(|| self.probe.memory_bytes() / 4 * 3);
+        if memory_bytes == 0 { Limits::default().tensor_bytes } else { memory_bytes / 2 }
+    }
+}
+
+impl ComputeFactory for TrainerFactory {
+    fn machine(&self) -> Machine {
+        Machine {
+            architecture: std::env::consts::ARCH.to_owned(),
+            os: std::env::consts::OS.to_owned(),
+            cores: u32::try_from(self.probe.cores()).unwrap_or(u32::MAX),
+            quota_cores: self.probe.quota_cores().map(|quota_cores| quota_cores as f32),
+            threads: u32::try_from(self.threads.get()).unwrap_or(u32::MAX),
+            memory_bytes: self.memory_max.unwrap_or_else(|| self.probe.memory_bytes()),
+            compute_device: self.engine.description().to_owned(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { cpu: process_cpu_time(), throttled: self.probe.throttled(), quota_cores: self.quota_cores() }
+    }
+
+    fn prepare(&self, offer: &JobOffer, kernel: &[u8]) -> Result<Prepared, String> {
+        enter_pool(self.threads).map_err(|error| format!("cannot start {} compute threads: {error}", self.threads))?;
+        let kernel = Kernel::open_cached(kernel, &self.cache.join("compiled")).map_err(|error| error.to_string())?;
+        let dataset = Dataset::open(&offer.dataset, &self.data, &self.cache).map_err(|error| error.to_string())?;
+        let tensor_bytes = self.tensor_bytes();
+        let engine = self.engine.clone().with_elements_max(usize::try_from(tensor_bytes / 4).unwrap_or(usize::MAX));
+        let limits = Limits { tensor_bytes, ..Limits::default() };
+        let mut trainer = Trainer::new(offer, &kernel, dataset, engine, limits)?;
+        let calibration = trainer
+            .calibrate(&offer.calibration_batches, &self.probe, self.quota_cores())
+            .map_err(|error| format!("a trial step failed: {error}"))?;
+        debug!(points = ?calibration.points, "timed trial steps");
+        info!(job = %offer.job, dataset = %offer.dataset, threads = self.threads.get(), "ready to train");
+        let samples = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let ready = JobReady {
+            train_samples: samples(trainer.dataset().train().len()),
+            test_samples: samples(trainer.dataset().test().len()),
+            batch_max: calibration.batch_max,
+            calibration: calibration.points,
+        };
+        Ok(Prepared { compute: Box::new(trainer), ready })
+    }
+}

@@ -1,0 +1,360 @@
+//! What the compute thread does: a kernel, its parameters and a data set, made into gradients.
+
+mod calibrate;
+mod factory;
+mod parameters;
+mod samples;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use omnilearn_kernel_host::{Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize};
+use omnilearn_wire::limits::CHUNK_BYTES;
+use omnilearn_wire::message::{Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
+use omnilearn_wire::{Codec, Version};
+
+pub use self::factory::TrainerFactory;
+use self::parameters::{ParameterStream, Parameters};
+use self::samples::{Epochs, input_shape};
+use crate::dataset::{Dataset, Split};
+use crate::engine::{Engine, Tensor};
+use crate::session::{Compute, ComputeError, Evaluation, ParameterPiece};
+
+/// The first steps of a job fill caches and pools and are not representative.
+const WARM_UP_STEPS: u32 = 2;
+
+/// A job on this machine. Lives on the compute thread.
+pub struct Trainer {
+    engine: Engine,
+    /// `None` only while a spent instance is being replaced, and after that has failed.
+    instance: Option<Instance<Engine>>,
+    description: Description,
+    codec: Codec,
+    dataset: Dataset,
+    input_shape: Vec<usize>,
+    epochs: Epochs,
+    incoming: ParameterStream,
+    /// Spent on decoding parameters since the last step.
+    decode: Duration,
+    version: Option<Version>,
+    parameters: Vec<Tensor>,
+    /// All buffers in the kernel's order, shared ones as they came from the hub, local ones as the last step left them.
+    buffers: Vec<Tensor>,
+    steps: u32,
+    batches_seen: HashSet<usize>,
+    /// A part of the gradient stream.
+    chunk: Vec<u8>,
+}
+
+/// A computed gradient, still in tensors.
+struct Gradient {
+    loss: f32,
+    metric_sums: Vec<f32>,
+    gradients: Vec<Option<Tensor>>,
+    buffers: Vec<Tensor>,
+}
+
+impl Trainer {
+    /// Opens a kernel for a job, with the parameters that the kernel itself proposes.
+    ///
+    /// # Errors
+    /// What is wrong and what to do, for the hub's operator.
+    pub fn new(offer: &JobOffer, kernel: &Kernel, dataset: Dataset, engine: Engine, limits: Limits) -> Result<Trainer, String> {
+        let text = |error: KernelError| error.to_string();
+        let mut instance = kernel.instantiate(engine.clone(), limits).map_err(text)?;
+        let description = instance.describe(&offer.settings).map_err(text)?;
+        let layout = description.layout().map_err(|error| error.to_string())?;
+        if layout.digest() != offer.layout_digest {
+            return Err("the kernel describes other parameters here than at the hub".to_owned());
+        }
+        let input_shape = input_shape(&description, dataset.spec())?;
+        let sized = |shape: &[u32]| shape.iter().map(|&size| size as usize).collect::<Vec<_>>();
+        let mut initial = initialize(&description, offer.seed).0.into_iter();
+        let parameters = description
+            .parameters
+            .iter()
+            .map(|parameter| {
+                let shape = sized(&parameter.shape);
+                let values = initial.by_ref().take(shape.iter().product()).collect();
+                engine.floats(values, &shape)
+            })
+            .collect();
+        let buffers = description
+            .buffers
+            .iter()
+            .map(|buffer| {
+                let shape = sized(&buffer.shape);
+                engine.floats(vec![buffer.initial; shape.iter().product()], &shape)
+            })
+            .collect();
+        let samples = u32::try_from(dataset.train().len()).map_err(|_| "the training set is too large".to_owned())?;
+        Ok(Trainer {
+            engine,
+            instance: Some(instance),
+            description,
+            codec: offer.codec,
+            dataset,
+            input_shape,
+            epochs: Epochs::new(offer.seed, samples),
+            incoming: ParameterStream::new(layout, offer.codec),
+            decode: Duration::ZERO,
+            version: None,
+            parameters,
+            buffers,
+            steps: 0,
+            batches_seen: HashSet::new(),
+            chunk: Vec::new(),
+        })
+    }
+
+    /// The data set.
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
+    fn adopt(&mut self, parameters: Parameters) {
+        self.version = Some(parameters.version);
+        self.parameters = parameters.parameters;
+        let mut shared = parameters.buffers.into_iter();
+        for (buffer, info) in self.buffers.iter_mut().zip(&self.description.buffers) {
+            if info.merge == Merge::MeanBySamples {
+                *buffer = shared.next().expect("the stream has as many shared buffers as the description");
+            }
+        }
+    }
+
+    fn check_version(&self, wanted: Version) -> Result<(), ComputeError> {
+        match self.version {
+            Some(version) if version == wanted => Ok(()),
+            have => {
+                let have = have.map_or("none".to_owned(), |version| format!("version {version}"));
+                Err(failed(Failure::Data, format!("needs parameters of version {wanted}, has {have}")))
+            }
+        }
+    }
+
+    /// Reads samples into tensors.
+    fn load(&self, split: &Split, samples: &[u32]) -> Result<(Tensor, Tensor), ComputeError> {
+        let (pixels, labels) = split.read(samples).map_err(|error| failed(Failure::Data, error.to_string()))?;
+        let mut shape = vec![samples.len()];
+        shape.extend(&self.input_shape);
+        Ok((self.engine.floats(pixels, &shape), self.engine.ints(labels, &[samples.len()])))
+    }
+
+    /// Runs the kernel. A spent instance is replaced, so that the next assignment finds a sound one.
+    fn forward(&mut self, batch: Batch<Tensor>) -> Result<Output<Tensor>, ComputeError> {
+        let Some(instance) = &mut self.instance else {
+            return Err(failed(Failure::Kernel, "the kernel could not be started again after a failure".to_owned()));
+        };
+        let result = instance.forward(batch);
+        if instance.is_spent() {
+            self.instance = self.instance.take().and_then(|instance| instance.restart().ok());
+        }
+        result.map_err(|error| kernel_failed(&error))
+    }
+
+    /// Forward and backward pass. Changes nothing but the instance.
+    fn differentiate(&mut self, inputs: Tensor, targets: Tensor, seed: u64) -> Result<Gradient, ComputeError> {
+        let leaves: Vec<Tensor> = self.parameters.iter().map(|parameter| self.engine.leaf(parameter)).collect();
+        let batch = Batch {
+            mode: Mode::Train,
+            parameters: leaves.clone(),
+            buffers: self.buffers.clone(),
+            inputs: vec![inputs],
+            targets: Some(targets),
+            seed,
+        };
+        let Output { loss, buffers, metrics, .. } = self.forward(batch)?;
+        let loss = loss.expect("the host checks that there is a loss");
+        let value = loss.to_vec()[0];
+        if !value.is_finite() {
+            return Err(failed(Failure::NotFinite, format!("the loss is {value}")));
+        }
+        // A panic of the backend costs the step, not the agent.
+        let gradients = catch_unwind(AssertUnwindSafe(|| {
+            let mut gradients = self.engine.backward(&loss);
+            leaves.iter().map(|leaf| gradients.take(leaf)).collect()
+        }));
+        let gradients = gradients.map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+            failed(Failure::Device, format!("differentiation panicked: {}", text.unwrap_or("no message")))
+        })?;
+        let metric_sums = metrics.iter().map(|metric| metric.to_vec()[0]).collect();
+        // The new statistics carry no gradient, whatever the kernel did.
+        let buffers = buffers.iter().map(Tensor::detached).collect();
+        Ok(Gradient { loss: value, metric_sums, gradients, buffers })
+    }
+
+    /// Encodes a gradient, once, from the tensors' storage.
+    fn encode(&mut self, gradient: &Gradient, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), ComputeError> {
+        let mut chunk = std::mem::take(&mut self.chunk);
+        chunk.clear();
+        let mut writer = StreamWriter { chunk: &mut chunk, sink, unwanted: false };
+        let result = self.write(gradient, &mut writer);
+        writer.flush();
+        self.chunk = chunk;
+        result
+    }
+
+    fn write(&self, gradient: &Gradient, writer: &mut StreamWriter<'_>) -> Result<(), ComputeError> {
+        for (parameter, gradient) in self.description.parameters.iter().zip(&gradient.gradients) {
+            match gradient {
+                Some(gradient) => gradient.with_floats(|values| {
+                    check_finite(values, || format!("the gradient of `{}`", parameter.name))?;
+                    writer.write(self.codec, values);
+                    Ok(())
+                })?,
+                None => {
+                    let elements = parameter.shape.iter().map(|&size| size as usize).product();
+                    writer.write(self.codec, &vec![0.0; elements]);
+                }
+            }
+        }
+        for (info, buffer) in self.description.buffers.iter().zip(&gradient.buffers) {
+            if info.merge == Merge::MeanBySamples {
+                buffer.with_floats(|values| {
+                    check_finite(values, || format!("the new value of `{}`", info.name))?;
+                    writer.write(Codec::F32, values);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Compute for Trainer {
+    fn stream_bytes(&self) -> u64 {
+        self.incoming.bytes()
+    }
+
+    fn take_parameters(&mut self, piece: ParameterPiece<'_>) -> Result<(), String> {
+        let start = Instant::now();
+        let complete = self.incoming.take(piece, &self.engine).map_err(|error| error.to_string())?;
+        if let Some(parameters) = complete {
+            self.adopt(parameters);
+        }
+        self.decode += start.elapsed();
+        Ok(())
+    }
+
+    fn train(&mut self, work: &Train, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<StepReport, ComputeError> {
+        self.check_version(work.version)?;
+        let start = Instant::now();
+        let samples = self.epochs.samples(&work.spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
+        let (inputs, targets) = self.load(self.dataset.train(), &samples)?;
+        let loaded = Instant::now();
+        let mut gradient = self.differentiate(inputs, targets, work.seed)?;
+        let computed = Instant::now();
+        self.encode(&gradient, sink)?;
+        let encoded = computed.elapsed();
+
+        self.buffers = std::mem::take(&mut gradient.buffers);
+        let new_size = self.batches_seen.insert(samples.len());
+        let warm_up = new_size || self.steps < WARM_UP_STEPS;
+        self.steps = self.steps.saturating_add(1);
+        let compute = computed - loaded + std::mem::take(&mut self.decode);
+        let timings = StepTimings {
+            load_s: (loaded - start).as_secs_f32(),
+            compute_s: compute.as_secs_f32(),
+            encode_s: encoded.as_secs_f32(),
+            warm_up,
+            ..StepTimings::default()
+        };
+        Ok(StepReport { loss: gradient.loss, metric_sums: gradient.metric_sums, timings })
+    }
+
+    fn evaluate(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {
+        self.check_version(work.version)?;
+        let samples_max = self.dataset.test().len();
+        if work.start >= work.end || work.end as usize > samples_max || work.batch == 0 {
+            let message = format!("samples {}..{} by {} are not in the test set of {samples_max}", work.start, work.end, work.batch);
+            return Err(failed(Failure::Data, message));
+        }
+        let mut evaluation = Evaluation { metric_sums: vec![0.0; self.description.metrics.len()], ..Evaluation::default() };
+        let mut start = work.start;
+        while start < work.end {
+            let end = work.end.min(start.saturating_add(work.batch));
+            let samples: Vec<u32> = (start..end).collect();
+            let (inputs, targets) = self.load(self.dataset.test(), &samples)?;
+            let batch = Batch {
+                mode: Mode::Evaluate,
+                parameters: self.parameters.clone(),
+                buffers: self.buffers.clone(),
+                inputs: vec![inputs],
+                targets: Some(targets),
+                seed: 0,
+            };
+            let output = self.forward(batch)?;
+            let loss = output.loss.expect("the host checks that there is a loss").to_vec()[0];
+            if !loss.is_finite() {
+                return Err(failed(Failure::NotFinite, format!("the loss of test samples {start}..{end} is {loss}")));
+            }
+            evaluation.samples += end - start;
+            evaluation.loss_sum += f64::from(loss) * f64::from(end - start);
+            for (sum, metric) in evaluation.metric_sums.iter_mut().zip(&output.metrics) {
+                *sum += f64::from(metric.to_vec()[0]);
+            }
+            start = end;
+        }
+        Ok(evaluation)
+    }
+}
+
+/// Cuts a stream into chunks.
+struct StreamWriter<'a> {
+    chunk: &'a mut Vec<u8>,
+    sink: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    unwanted: bool,
+}
+
+impl StreamWriter<'_> {
+    fn write(&mut self, codec: Codec, mut values: &[f32]) {
+        while !values.is_empty() && !self.unwanted {
+            let room = (CHUNK_BYTES - self.chunk.len()) / codec.element_bytes();
+            if room == 0 {
+                self.flush();
+                continue;
+            }
+            let (head, rest) = values.split_at(values.len().min(room));
+            codec.encode_into(head, self.chunk);
+            values = rest;
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.chunk.is_empty() && !self.unwanted {
+            self.unwanted = (self.sink)(self.chunk).is_break();
+        }
+        self.chunk.clear();
+    }
+}
+
+/// Fails at the first value that is infinite or not a number.
+fn check_finite(values: &[f32], what: impl FnOnce() -> String) -> Result<(), ComputeError> {
+    // The largest exponent decides: one pass that the compiler makes wide.
+    let largest = values.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7FFF_FFFF));
+    if f32::from_bits(largest).is_finite() {
+        return Ok(());
+    }
+    let index = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
+    Err(failed(Failure::NotFinite, format!("{} is {} at index {index}", what(), values[index])))
+}
+
+fn failed(failure: Failure, message: String) -> ComputeError {
+    ComputeError { failure, message }
+}
+
+fn kernel_failed(error: &KernelError) -> ComputeError {
+    let failure = match error {
+        KernelError::Trap { .. } => Failure::Trap,
+        KernelError::Limit(Limit::TensorBytes { .. }) => Failure::Memory,
+        KernelError::Limit(_) => Failure::Limit,
+        _ => Failure::Kernel,
+    };
+    failed(failure, error.to_string())
+}

@@ -1,0 +1,150 @@
+//! One finish time for all: t_k(b) = o_k + b/X_k is fitted per agent, and b_k = (T − o_k)·X_k with T such that Σb_k = B.
+//!
+//! Source: OmniLearn's closed loop, with its model of time extended by what does not grow with the batch (launches,
+//! transfer), which lets one adjustment from equal batches reach the balance.
+
+use std::collections::BTreeMap;
+
+use omnilearn_wire::AgentId;
+
+use super::fit::{Fit, Line};
+use super::static_::Static;
+use super::{Place, Policy, Proposal, Rating, SETTLE_STEPS, Speed, apportion, approach, largest_change, share};
+use crate::config::Start;
+
+/// Steps after which an agent whose speed has changed is moved, without waiting for the others' fresh steps.
+const CHANGED_SETTLE_STEPS: u32 = 5;
+/// Each adjustment corrects less than the one before, so it looks at twice as many steps, up to this many.
+const SETTLE_STEPS_MAX: u32 = 32;
+/// A change must be predicted to shorten the step by this part of the dead-band, or to bring the slowest and the fastest
+/// agent closer by the dead-band.
+const SAVING_PER_DEAD_BAND: f64 = 0.25;
+
+#[derive(Debug)]
+pub(super) struct Deadline {
+    dead_band: f64,
+    gain: f64,
+    start: Start,
+    ratings: Static,
+    agents: BTreeMap<AgentId, Observed>,
+    /// Fresh steps that the next adjustment needs of each agent.
+    settle_steps: u32,
+}
+
+#[derive(Debug)]
+struct Observed {
+    fit: Fit,
+    /// Steps since the batches last changed.
+    fresh: u32,
+    /// Found to have changed its speed since then.
+    changed: bool,
+}
+
+impl Deadline {
+    pub(super) fn new(dead_band: f64, gain: f64, start: Start) -> Deadline {
+        Deadline {
+            dead_band,
+            gain,
+            start,
+            ratings: Static::default(),
+            agents: BTreeMap::new(),
+            settle_steps: SETTLE_STEPS,
+        }
+    }
+
+    fn line(&self, agent: AgentId) -> Option<Line> {
+        self.agents.get(&agent)?.fit.line()
+    }
+
+    fn is_settled(&self, present: &[Place]) -> bool {
+        let observed = |place: &Place| self.agents.get(&place.agent);
+        let changed = present.iter().filter_map(observed).any(|observed| observed.changed);
+        present.iter().all(|place| {
+            observed(place).is_some_and(|observed| {
+                if changed { observed.fit.steps() >= CHANGED_SETTLE_STEPS } else { observed.fresh >= self.settle_steps }
+            })
+        })
+    }
+}
+
+impl Policy for Deadline {
+    fn join(&mut self, agent: AgentId, rating: Rating) {
+        let fit = Fit::new(&rating.calibration);
+        self.agents.insert(agent, Observed { fit, fresh: 0, changed: false });
+        self.ratings.join(agent, rating);
+    }
+
+    fn leave(&mut self, agent: AgentId) {
+        self.agents.remove(&agent);
+        self.ratings.leave(agent);
+    }
+
+    fn observe(&mut self, agent: AgentId, batch: u32, seconds: f64) {
+        if let Some(observed) = self.agents.get_mut(&agent) {
+            observed.fresh = observed.fresh.saturating_add(1);
+            observed.changed |= observed.fit.observe(batch, seconds);
+        }
+    }
+
+    fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
+        let trained =
+            agents.iter().any(|agent| self.agents.get(agent).is_some_and(|observed| observed.fit.steps() > 0));
+        if !trained {
+            let measured = self.ratings.measured(agents).filter(|_| self.start == Start::Static);
+            return measured.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
+        }
+        let speed = |line: Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
+        let known: Vec<Speed> = agents.iter().filter_map(|&agent| self.line(agent).map(speed)).collect();
+        // An agent of which nothing is known is taken to be like the mean of the others.
+        let count = known.len() as f64;
+        let mean = Speed {
+            offset: known.iter().map(|speed| speed.offset).sum::<f64>() / count,
+            rate: known.iter().map(|speed| speed.rate).sum::<f64>() / count,
+        };
+        agents.iter().map(|&agent| self.line(agent).map_or(mean, speed)).collect()
+    }
+
+    fn propose(&mut self, total: u32, present: &[Place]) -> Option<Proposal> {
+        if !self.is_settled(present) {
+            return None;
+        }
+        let lines: Vec<Line> = present.iter().map(|place| self.line(place.agent)).collect::<Option<_>>()?;
+        let speed = |line: &Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
+        let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, speed(line))).collect();
+        let targets = approach(present, &apportion::targets(total, &shares).ok()?, self.gain);
+        let change = largest_change(present, &targets);
+        if change <= self.dead_band {
+            return None;
+        }
+        let times = |batches: &mut dyn Iterator<Item = u32>| {
+            let times = lines.iter().zip(batches).map(|(line, batch)| line.at(f64::from(batch)));
+            times.fold((f64::INFINITY, 0.0f64), |(fastest, slowest), time| (fastest.min(time), slowest.max(time)))
+        };
+        let (fastest_now_s, now_s) = times(&mut present.iter().map(|place| place.batch));
+        let (fastest_then_s, then_s) = times(&mut apportion::round(total, &targets, &shares).into_iter());
+        let saving = 1.0 - then_s / now_s;
+        let evened = now_s / fastest_now_s - then_s / fastest_then_s;
+        if saving <= SAVING_PER_DEAD_BAND * self.dead_band && evened <= self.dead_band {
+            return None;
+        }
+        let changed: Vec<String> = present
+            .iter()
+            .filter(|place| self.agents.get(&place.agent).is_some_and(|observed| observed.changed))
+            .map(|place| place.agent.to_string())
+            .collect();
+        let cause =
+            if changed.is_empty() { String::new() } else { format!("agent {} changed speed: ", changed.join(", ")) };
+        let reason = format!("{cause}step of the slowest from {:.1} to {:.1} ms", now_s * 1e3, then_s * 1e3);
+        Some(Proposal { targets, reason })
+    }
+
+    fn changed(&mut self, before: &[Place], now: &[Place]) {
+        let agents = |places: &[Place]| places.iter().map(|place| place.agent).collect::<Vec<_>>();
+        let upset = self.agents.values().any(|observed| observed.changed) || agents(before) != agents(now);
+        self.settle_steps = if upset { SETTLE_STEPS } else { (self.settle_steps * 2).min(SETTLE_STEPS_MAX) };
+        for observed in self.agents.values_mut() {
+            observed.fresh = 0;
+            observed.changed = false;
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! b_k = B·c_k / Σc from a rating taken once, before training.
+
+use std::collections::BTreeMap;
+
+use omnilearn_wire::AgentId;
+
+use super::{Policy, Rating, Speed};
+
+#[derive(Debug, Default)]
+pub(super) struct Static {
+    ratings: BTreeMap<AgentId, Rating>,
+}
+
+/// Measured throughput at the largest calibrated batch, in samples per second.
+fn measured(rating: &Rating) -> Option<f64> {
+    let point = rating.calibration.iter().max_by_key(|point| point.samples)?;
+    Some(f64::from(point.samples) / point.step_s)
+}
+
+impl Static {
+    /// Throughputs, where every one of the agents has a measured rating.
+    pub(super) fn measured(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
+        let speed = |agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent).and_then(measured)? });
+        agents.iter().map(speed).collect()
+    }
+
+    fn by_cores(&self, agents: &[AgentId]) -> Vec<Speed> {
+        let cores = |agent| self.ratings.get(agent).map(|rating| rating.cores).filter(|&cores| cores > 0.0);
+        agents.iter().map(|agent| Speed { offset: 0.0, rate: cores(agent).unwrap_or(1.0) }).collect()
+    }
+}
+
+impl Policy for Static {
+    fn join(&mut self, agent: AgentId, rating: Rating) {
+        self.ratings.insert(agent, rating);
+    }
+
+    fn leave(&mut self, agent: AgentId) {
+        self.ratings.remove(&agent);
+    }
+
+    /// Measured ratings, or, unless all agents have one, cores: the two do not mix.
+    fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
+        self.measured(agents).unwrap_or_else(|| self.by_cores(agents))
+    }
+}

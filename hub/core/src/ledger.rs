@@ -1,0 +1,100 @@
+//! Assignments: those being worked on, and for a while what became of earlier ones, so that a late or repeated push is told
+//! from a made-up one.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use omnilearn_wire::message::Span;
+use omnilearn_wire::{AgentId, AssignmentId, Version};
+
+use crate::Now;
+use crate::push::PushError;
+
+/// Closed assignments remembered. A push for an older one is refused as unknown.
+const CLOSED_MAX: usize = 4096;
+
+/// One gradient to compute.
+#[derive(Clone, Debug)]
+pub(crate) struct Assignment {
+    pub(crate) id: AssignmentId,
+    pub(crate) agent: AgentId,
+    pub(crate) version: Version,
+    pub(crate) spans: Vec<Span>,
+    /// b_k, the weight of its gradient.
+    pub(crate) samples: u32,
+    /// When it was issued, or when its push last made progress.
+    pub(crate) progress: Now,
+}
+
+/// What became of an assignment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Closed {
+    /// Its update counts. A repeat is told the same.
+    Accepted { version: Version, staleness: u64 },
+    /// Its update was refused, and its agent was told.
+    Refused(PushError),
+    /// Its samples were issued again; its agent was not told by a refusal.
+    Void(PushError),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    issued: u64,
+    open: BTreeMap<AssignmentId, Assignment>,
+    closed: BTreeMap<AssignmentId, (AgentId, Closed)>,
+    order: VecDeque<AssignmentId>,
+}
+
+impl Ledger {
+    /// A number never used before.
+    pub(crate) fn next_id(&mut self) -> AssignmentId {
+        self.issued += 1;
+        AssignmentId(self.issued)
+    }
+
+    pub(crate) fn open(&mut self, assignment: Assignment) {
+        self.open.insert(assignment.id, assignment);
+    }
+
+    pub(crate) fn all_open(&self) -> impl Iterator<Item = &Assignment> {
+        self.open.values()
+    }
+
+    /// Ends an open assignment.
+    pub(crate) fn close(&mut self, id: AssignmentId, closed: Closed) -> Option<Assignment> {
+        let assignment = self.open.remove(&id)?;
+        self.record(id, assignment.agent, closed);
+        Some(assignment)
+    }
+
+    /// Notes what became of an assignment, or corrects it.
+    pub(crate) fn record(&mut self, id: AssignmentId, agent: AgentId, closed: Closed) {
+        if self.closed.insert(id, (agent, closed)).is_none() {
+            self.order.push_back(id);
+            if self.order.len() > CLOSED_MAX
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.closed.remove(&oldest);
+            }
+        }
+    }
+
+    /// The agent's own open assignment; or what became of it; or why it is not the agent's to push for.
+    pub(crate) fn find(
+        &mut self,
+        agent: AgentId,
+        id: AssignmentId,
+    ) -> Result<&mut Assignment, Result<Closed, PushError>> {
+        if let Some(assignment) = self.open.get_mut(&id) {
+            return if assignment.agent == agent {
+                Ok(assignment)
+            } else {
+                Err(Err(PushError::Foreign { assignment: id }))
+            };
+        }
+        Err(match self.closed.get(&id) {
+            Some((owner, closed)) if *owner == agent => Ok(closed.clone()),
+            Some(_) => Err(PushError::Foreign { assignment: id }),
+            None => Err(PushError::Unknown { assignment: id }),
+        })
+    }
+}

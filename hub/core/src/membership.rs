@@ -1,0 +1,275 @@
+//! The agents of a job: who is here, what each does, and who gets no work for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use omnilearn_wire::message::{JobReady, Machine, StepTimings};
+use omnilearn_wire::{AgentId, AssignmentId, Version};
+
+use crate::Now;
+use crate::status::{AgentState, AgentStatus};
+
+/// Failures in a row after which an agent gets no work for a while.
+pub const FAILURES_MAX: u32 = 3;
+/// The first such while. Each later one is twice as long, up to [`COOL_DOWN_MAX`].
+pub const COOL_DOWN: Duration = Duration::from_secs(10);
+/// The longest.
+pub const COOL_DOWN_MAX: Duration = Duration::from_secs(600);
+
+/// Part of a new step in smoothed figures.
+const SMOOTHING: f64 = 0.1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Idle,
+    Train(AssignmentId),
+    Evaluate(AssignmentId),
+}
+
+#[derive(Clone, Debug)]
+struct Bench {
+    reason: String,
+    until: Now,
+    straggler: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    machine: Machine,
+    connected: bool,
+    unfit: Option<String>,
+    pub(crate) work: Work,
+    /// Parameters that the agent has, or that are on their way to it.
+    pub(crate) held: Option<Version>,
+    failures: u32,
+    benched_times: u32,
+    missed_times: u32,
+    bench: Option<Bench>,
+    figures: Figures,
+}
+
+#[derive(Debug, Default)]
+struct Figures {
+    step_s: Option<f64>,
+    busy_s: Option<f64>,
+    idle_share: Option<f64>,
+    staleness: Option<u64>,
+    staleness_sum: u64,
+    updates: u64,
+    samples: u64,
+    refused: u64,
+    failed: u64,
+}
+
+impl Member {
+    fn is_available(&self, now: Now) -> bool {
+        self.connected && self.unfit.is_none() && self.bench.as_ref().is_none_or(|bench| bench.until <= now)
+    }
+
+    fn benched(
+        &mut self,
+        now: Now,
+        (first, longest): (Duration, Duration),
+        times: u32,
+        reason: String,
+        straggler: bool,
+    ) {
+        let wait = first.saturating_mul(1 << times.min(16)).min(longest);
+        self.bench = Some(Bench { reason, until: now + wait, straggler });
+    }
+}
+
+/// All agents that were ever ready for the job.
+#[derive(Debug, Default)]
+pub(crate) struct Members(BTreeMap<AgentId, Member>);
+
+impl Members {
+    /// Takes an agent in, or back.
+    pub(crate) fn join(&mut self, agent: AgentId, name: String, machine: Machine, unfit: Option<String>) {
+        let fresh = Member {
+            name: String::new(),
+            machine: Machine::default(),
+            connected: false,
+            unfit: None,
+            work: Work::Idle,
+            held: None,
+            failures: 0,
+            benched_times: 0,
+            missed_times: 0,
+            bench: None,
+            figures: Figures::default(),
+        };
+        let member = self.0.entry(agent).or_insert(fresh);
+        (member.name, member.machine, member.unfit) = (name, machine, unfit);
+        (member.connected, member.work, member.held) = (true, Work::Idle, None);
+        member.bench = member.bench.take().filter(|bench| !bench.straggler);
+    }
+
+    /// Notes that an agent is gone. Returns what it was doing, if it was here.
+    pub(crate) fn leave(&mut self, agent: AgentId) -> Option<Work> {
+        let member = self.0.get_mut(&agent).filter(|member| member.connected)?;
+        member.connected = false;
+        member.held = None;
+        Some(std::mem::replace(&mut member.work, Work::Idle))
+    }
+
+    pub(crate) fn get_mut(&mut self, agent: AgentId) -> Option<&mut Member> {
+        self.0.get_mut(&agent)
+    }
+
+    pub(crate) fn name(&self, agent: AgentId) -> (AgentId, String) {
+        (agent, self.0.get(&agent).map_or_else(String::new, |member| member.name.clone()))
+    }
+
+    pub(crate) fn connected(&self) -> usize {
+        self.0.values().filter(|member| member.connected).count()
+    }
+
+    /// Agents that can be given work, by id.
+    pub(crate) fn available(&self, now: Now) -> BTreeSet<AgentId> {
+        self.0.iter().filter(|(_, member)| member.is_available(now)).map(|(&agent, _)| agent).collect()
+    }
+
+    pub(crate) fn is_available(&self, agent: AgentId, now: Now) -> bool {
+        self.0.get(&agent).is_some_and(|member| member.is_available(now))
+    }
+
+    /// Those that can be given work and have none.
+    pub(crate) fn idle(&self, now: Now) -> Vec<AgentId> {
+        let idle = self.0.iter().filter(|(_, member)| member.is_available(now) && member.work == Work::Idle);
+        idle.map(|(&agent, _)| agent).collect()
+    }
+
+    pub(crate) fn set_work(&mut self, agent: AgentId, work: Work) {
+        if let Some(member) = self.0.get_mut(&agent) {
+            member.work = work;
+        }
+    }
+
+    /// Counts a failure. Returns until when the agent gets no work, if it has failed too often in a row.
+    pub(crate) fn failed(&mut self, agent: AgentId, now: Now, reason: &str) -> Option<Now> {
+        let member = self.0.get_mut(&agent)?;
+        member.failures += 1;
+        if member.failures < FAILURES_MAX {
+            return None;
+        }
+        let reason = format!("failed {FAILURES_MAX} times in a row, last: {reason}");
+        member.benched(now, (COOL_DOWN, COOL_DOWN_MAX), member.benched_times, reason, false);
+        member.failures = 0;
+        member.benched_times += 1;
+        member.bench.as_ref().map(|bench| bench.until)
+    }
+
+    /// Counts a missed deadline: no work for a while, or until the agent shows that it is done with what it missed.
+    pub(crate) fn missed(&mut self, agent: AgentId, now: Now, deadline: Duration) {
+        if let Some(member) = self.0.get_mut(&agent) {
+            let reason = "missed a deadline".to_owned();
+            member.benched(now, (deadline, deadline.saturating_mul(32)), member.missed_times, reason, true);
+            member.missed_times += 1;
+        }
+    }
+
+    /// The agent is done with what it missed.
+    pub(crate) fn caught_up(&mut self, agent: AgentId) {
+        if let Some(member) = self.0.get_mut(&agent) {
+            member.bench = member.bench.take().filter(|bench| !bench.straggler);
+        }
+    }
+
+    /// An update of the agent was accepted.
+    pub(crate) fn accepted(&mut self, agent: AgentId, samples: u32, staleness: u64, timings: &StepTimings) {
+        let Some(member) = self.0.get_mut(&agent) else { return };
+        (member.failures, member.benched_times, member.missed_times) = (0, 0, 0);
+        let figures = &mut member.figures;
+        figures.updates += 1;
+        figures.samples += u64::from(samples);
+        figures.staleness = Some(staleness);
+        figures.staleness_sum += staleness;
+        let smooth = |figure: &mut Option<f64>, value: f64| {
+            if value.is_finite() {
+                *figure = Some(figure.map_or(value, |figure| figure + SMOOTHING * (value - figure)));
+            }
+        };
+        if !timings.warm_up {
+            let (busy_s, wait_s) = (timings.busy_s(), f64::from(timings.wait_s).max(0.0));
+            figures.busy_s = Some(busy_s);
+            smooth(&mut figures.step_s, timings.sustained_s());
+            smooth(&mut figures.idle_share, wait_s / (wait_s + busy_s));
+        }
+    }
+
+    pub(crate) fn count_refused(&mut self, agent: AgentId) {
+        if let Some(member) = self.0.get_mut(&agent) {
+            member.figures.refused += 1;
+        }
+    }
+
+    pub(crate) fn count_failed(&mut self, agent: AgentId) {
+        if let Some(member) = self.0.get_mut(&agent) {
+            member.figures.failed += 1;
+        }
+    }
+
+    /// Ends benches that are over. Returns whether there were any.
+    pub(crate) fn unbench(&mut self, now: Now) -> bool {
+        let mut any = false;
+        for member in self.0.values_mut() {
+            if member.bench.as_ref().is_some_and(|bench| bench.until <= now) {
+                member.bench = None;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// When the next bench is over.
+    pub(crate) fn next_unbench(&self) -> Option<Now> {
+        let benches = self.0.values().filter(|member| member.connected && member.unfit.is_none());
+        benches.filter_map(|member| member.bench.as_ref()).map(|bench| bench.until).min()
+    }
+
+    /// How agents do; batches and memory are the batcher's.
+    pub(crate) fn status(&self, now: Now) -> impl Iterator<Item = AgentStatus> {
+        self.0.iter().filter(|(_, member)| member.connected).map(move |(&agent, member)| {
+            let figures = &member.figures;
+            let bench = member.bench.as_ref().filter(|bench| bench.until > now);
+            let state = match (&member.unfit, bench, member.work) {
+                (Some(reason), ..) => AgentState::Unfit { reason: reason.clone() },
+                (_, Some(bench), _) => AgentState::Benched { reason: bench.reason.clone(), until: bench.until },
+                (.., Work::Idle) => AgentState::Idle,
+                (.., Work::Train(_)) => AgentState::Training,
+                (.., Work::Evaluate(_)) => AgentState::Evaluating,
+            };
+            AgentStatus {
+                agent,
+                name: member.name.clone(),
+                machine: member.machine.clone(),
+                state,
+                local_batch: 0,
+                step_s: figures.step_s,
+                busy_s: figures.busy_s,
+                idle_share: figures.idle_share,
+                staleness: figures.staleness,
+                staleness_mean: (figures.updates > 0).then(|| figures.staleness_sum as f64 / figures.updates as f64),
+                updates: figures.updates,
+                samples: figures.samples,
+                refused: figures.refused,
+                failed: figures.failed,
+                batch_max: None,
+            }
+        })
+    }
+}
+
+/// Why an agent cannot work on a job, if it cannot.
+pub(crate) fn unfit(ready: &JobReady, train_samples: u32, test_samples: u32, batch_min: u32) -> Option<String> {
+    if ready.train_samples != train_samples {
+        return Some(format!("has {} training samples, the job has {train_samples}", ready.train_samples));
+    }
+    if test_samples > 0 && ready.test_samples != test_samples {
+        return Some(format!("has {} test samples, the job has {test_samples}", ready.test_samples));
+    }
+    let batch_max = ready.batch_max.filter(|&max| max < batch_min)?;
+    Some(format!("has memory for batches of {batch_max}, the job's smallest is {batch_min}"))
+}

@@ -1,0 +1,451 @@
+//! The harness: one [`Training`] and agents that take `offset_s + batch / rate` of virtual time for a gradient.
+//!
+//! The model is a vector θ; sample i is a vector x_i, drawn from i; the loss is ½·|θ − x_i|² and its gradient θ − x_i. The
+//! metric `correct` counts samples with an even number.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
+
+use omnilearn_hub_core::config::{
+    Batching, Controller, EvaluateConfig, EvaluateEvery, JobConfig, Mode, Start, StopConfig,
+};
+use omnilearn_hub_core::optimizer::OptimizerConfig;
+use omnilearn_hub_core::record::{EvaluationRecord, RoundRecord, StepRecord};
+use omnilearn_hub_core::schedule::ScheduleConfig;
+use omnilearn_hub_core::{Action, Event, Now, Record, Snapshot, Training};
+use omnilearn_wire::layout::TensorShape;
+use omnilearn_wire::message::{
+    CalibrationPoint, Failure, JobReady, Machine, PushOutcome, StepReport, StepTimings, Train,
+};
+use omnilearn_wire::sampling::{SplitMix64, derive_seed, permutation};
+use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Layout, Version};
+
+pub(crate) const TRAIN_SAMPLES: u32 = 1000;
+pub(crate) const TEST_SAMPLES: u32 = 200;
+
+pub(crate) fn config() -> JobConfig {
+    JobConfig {
+        job: JobId(1),
+        name: "test".to_owned(),
+        seed: 7,
+        train_samples: TRAIN_SAMPLES,
+        test_samples: 0,
+        codec: Codec::F32,
+        mode: Mode::Bsp,
+        global_batch: 64,
+        batching: Batching::Uniform,
+        batch_bounds: (1, 64),
+        optimizer: OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+        schedule: ScheduleConfig::constant(0.05),
+        clip_norm: None,
+        agents_min: 1,
+        round_deadline: Duration::from_secs(30),
+        evaluate: EvaluateConfig { every: EvaluateEvery::Epochs(1), batch: 100 },
+        metrics: vec!["correct".to_owned()],
+        stop: StopConfig::default(),
+        wait_for_agents: 1,
+        wait_timeout: Duration::from_secs(60),
+    }
+}
+
+pub(crate) fn dynamic(controller: Controller) -> Batching {
+    Batching::Dynamic { controller, dead_band: 0.03, gain: 1.0, start: Start::Uniform }
+}
+
+/// Element `index` of sample i.
+fn element(sample: u32, index: usize) -> f32 {
+    let bits = SplitMix64::new(derive_seed(u64::from(sample), &[(index % 64) as u64])).next_u64();
+    (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Habit {
+    /// Does what it is told.
+    Good,
+    /// Computes, and never answers.
+    Silent,
+    /// Pushes even what was cancelled.
+    Stubborn,
+    /// Pushes a gradient with a value that is not a number.
+    NotANumber,
+    /// Begins to push and stops half-way.
+    StopsHalfWay,
+    /// Reports a failure.
+    Fails(Failure),
+}
+
+pub(crate) struct SimulatedAgent {
+    pub(crate) offset_s: f64,
+    pub(crate) rate: f64,
+    pub(crate) habit: Habit,
+    connected: bool,
+    held: Option<Snapshot>,
+    cancelled: BTreeSet<AssignmentId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Push(AgentId, AssignmentId),
+    Evaluated(AgentId, AssignmentId),
+}
+
+pub(crate) struct Cluster {
+    pub(crate) training: Training,
+    pub(crate) now: Now,
+    pub(crate) agents: BTreeMap<AgentId, SimulatedAgent>,
+    pub(crate) work: BTreeMap<AssignmentId, (AgentId, Train)>,
+    evaluations: BTreeMap<AssignmentId, (u32, u32)>,
+    gradients: BTreeMap<AssignmentId, (f32, Vec<f32>)>,
+    due: BinaryHeap<Reverse<(Now, u64, Due)>>,
+    sequence: u64,
+    pub(crate) steps: Vec<StepRecord>,
+    pub(crate) rounds: Vec<RoundRecord>,
+    pub(crate) evaluated: Vec<EvaluationRecord>,
+    pub(crate) batches: Vec<Vec<u32>>,
+    pub(crate) outcomes: Vec<(AssignmentId, PushOutcome)>,
+    pub(crate) notices: Vec<String>,
+    permutations: BTreeMap<u32, Vec<u32>>,
+    config: JobConfig,
+    layout: Layout,
+    pub(crate) chunk_bytes: usize,
+}
+
+impl Cluster {
+    pub(crate) fn new(config: JobConfig) -> Cluster {
+        Cluster::with_tensors(config, &[6, 4])
+    }
+
+    pub(crate) fn with_tensors(config: JobConfig, tensors: &[u32]) -> Cluster {
+        let shape =
+            |(index, elements): (usize, &u32)| TensorShape { name: format!("t{index}"), shape: vec![*elements] };
+        let parameters = tensors.iter().enumerate().map(shape).collect();
+        let buffers = vec![TensorShape { name: "running".to_owned(), shape: vec![2] }];
+        let layout = Layout::new(parameters, buffers).unwrap();
+        let initial = vec![0.5; layout.parameter_elements()];
+        let decay = vec![true; tensors.len()];
+        let training = Training::new(config.clone(), layout.clone(), initial, vec![0.0; 2], decay).unwrap();
+        Cluster {
+            training,
+            now: Now::ZERO,
+            agents: BTreeMap::new(),
+            work: BTreeMap::new(),
+            evaluations: BTreeMap::new(),
+            gradients: BTreeMap::new(),
+            due: BinaryHeap::new(),
+            sequence: 0,
+            steps: Vec::new(),
+            rounds: Vec::new(),
+            evaluated: Vec::new(),
+            batches: Vec::new(),
+            outcomes: Vec::new(),
+            notices: Vec::new(),
+            permutations: BTreeMap::new(),
+            config,
+            layout,
+            chunk_bytes: 1 << 20,
+        }
+    }
+
+    /// With agents 0, 1, … of these speeds in samples per second.
+    pub(crate) fn started(config: JobConfig, rates: &[f64]) -> Cluster {
+        let mut cluster = Cluster::new(config);
+        cluster.join_all(rates);
+        cluster
+    }
+
+    pub(crate) fn join_all(&mut self, rates: &[f64]) {
+        for (agent, &rate) in rates.iter().enumerate() {
+            self.join(agent as u32, rate);
+        }
+    }
+
+    pub(crate) fn join(&mut self, agent: u32, rate: f64) {
+        self.join_with(agent, rate, None, Vec::new());
+    }
+
+    pub(crate) fn join_with(
+        &mut self,
+        agent: u32,
+        rate: f64,
+        batch_max: Option<u32>,
+        calibration: Vec<CalibrationPoint>,
+    ) {
+        let simulated = SimulatedAgent {
+            offset_s: 0.01,
+            rate,
+            habit: Habit::Good,
+            connected: true,
+            held: None,
+            cancelled: BTreeSet::new(),
+        };
+        self.agents.insert(AgentId(agent), simulated);
+        let test_samples = self.config.test_samples;
+        let ready = JobReady { train_samples: self.config.train_samples, test_samples, batch_max, calibration };
+        self.send(Event::Ready {
+            agent: AgentId(agent),
+            name: format!("agent-{agent}"),
+            machine: Machine::default(),
+            ready,
+        });
+    }
+
+    pub(crate) fn kill(&mut self, agent: u32) {
+        self.agent(agent).connected = false;
+        self.send(Event::Gone { agent: AgentId(agent) });
+    }
+
+    pub(crate) fn agent(&mut self, agent: u32) -> &mut SimulatedAgent {
+        self.agents.get_mut(&AgentId(agent)).unwrap()
+    }
+
+    /// The assignment that an agent works on, the last one issued to it.
+    pub(crate) fn assignment_of(&self, agent: u32) -> AssignmentId {
+        *self.work.iter().rev().find(|(_, (owner, _))| *owner == AgentId(agent)).unwrap().0
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.training.snapshot().version.0
+    }
+
+    pub(crate) fn parameters(&self) -> Vec<f32> {
+        self.training.snapshot().parameters.iter().flat_map(|block| block.iter().copied()).collect()
+    }
+
+    pub(crate) fn send(&mut self, event: Event<'_>) {
+        let actions = self.training.handle(self.now, event);
+        self.perform(actions);
+    }
+
+    fn samples(&mut self, work: &Train) -> Vec<u32> {
+        let (seed, samples) = (self.config.seed, self.config.train_samples);
+        let mut indices = Vec::new();
+        for span in &work.spans {
+            let order = self.permutations.entry(span.epoch).or_insert_with(|| permutation(seed, span.epoch, samples));
+            indices.extend_from_slice(&order[span.start as usize..span.end as usize]);
+        }
+        indices
+    }
+
+    fn gradient(&mut self, agent: AgentId, work: &Train) -> (f32, Vec<f32>) {
+        let samples = self.samples(work);
+        let held = self.agents[&agent].held.as_ref().unwrap();
+        assert_eq!(held.version, work.version, "the agent was sent the parameters of its work");
+        let parameters: Vec<f32> = held.parameters.iter().flat_map(|block| block.iter().copied()).collect();
+        mean_gradient(&parameters, &samples)
+    }
+
+    fn schedule(&mut self, after_s: f64, due: Due) {
+        self.sequence += 1;
+        self.due.push(Reverse((self.now + Duration::from_secs_f64(after_s), self.sequence, due)));
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Train { agent, work, parameters } => {
+                    let id = work.assignment;
+                    let batch: u32 = work.spans.iter().map(|span| span.len()).sum();
+                    let simulated = self.agents.get_mut(&agent).unwrap();
+                    assert!(simulated.connected, "work for an agent that is gone");
+                    simulated.held = parameters.or(simulated.held.take());
+                    let after_s = simulated.offset_s + f64::from(batch) / simulated.rate;
+                    let gradient = self.gradient(agent, &work);
+                    self.gradients.insert(id, gradient);
+                    self.work.insert(id, (agent, work));
+                    self.schedule(after_s, Due::Push(agent, id));
+                }
+                Action::Evaluate { agent, work, parameters } => {
+                    let simulated = self.agents.get_mut(&agent).unwrap();
+                    simulated.held = parameters.or(simulated.held.take());
+                    assert_eq!(simulated.held.as_ref().unwrap().version, work.version);
+                    let after_s = simulated.offset_s + f64::from(work.end - work.start) / (3.0 * simulated.rate);
+                    self.evaluations.insert(work.assignment, (work.start, work.end));
+                    self.schedule(after_s, Due::Evaluated(agent, work.assignment));
+                }
+                Action::Outcome { assignment, outcome, .. } => self.outcomes.push((assignment, outcome)),
+                Action::Cancel { agent, assignment } => {
+                    self.agents.get_mut(&agent).unwrap().cancelled.insert(assignment);
+                }
+                Action::Record(Record::Step(record)) => self.steps.push(record),
+                Action::Record(Record::Round(record)) => self.rounds.push(record),
+                Action::Record(Record::Evaluation(record)) => self.evaluated.push(record),
+                Action::Record(Record::Batches(record)) => {
+                    self.batches.push(record.batches.iter().map(|&(_, batch)| batch).collect());
+                }
+                Action::Notice(notice) => self.notices.push(format!("{}: {:?}", notice.message, notice.fields)),
+                Action::Finished(_) => {}
+            }
+        }
+    }
+
+    pub(crate) fn encoded(&self, id: AssignmentId) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.config.codec.encode_into(&self.gradients[&id].1, &mut bytes);
+        Codec::F32.encode_into(&[f32::from(id.0 as u16), 1.0], &mut bytes);
+        bytes
+    }
+
+    pub(crate) fn report(&self, id: AssignmentId) -> StepReport {
+        let (agent, work) = &self.work[&id];
+        let batch: u32 = work.spans.iter().map(|span| span.len()).sum();
+        let simulated = &self.agents[agent];
+        let compute_s = (simulated.offset_s + f64::from(batch) / simulated.rate) as f32;
+        let timings = StepTimings { compute_s, ..StepTimings::default() };
+        StepReport { loss: self.gradients[&id].0, metric_sums: vec![0.0], timings }
+    }
+
+    pub(crate) fn begin(&mut self, agent: u32, assignment: AssignmentId, version: Version, bytes: u64) {
+        self.send(Event::PushBegin { agent: AgentId(agent), assignment, version, bytes });
+    }
+
+    pub(crate) fn chunk(&mut self, agent: u32, assignment: AssignmentId, offset: u64, bytes: &[u8]) {
+        self.send(Event::PushChunk { agent: AgentId(agent), assignment, offset, bytes });
+    }
+
+    pub(crate) fn end(&mut self, agent: u32, assignment: AssignmentId) {
+        let report = self.report(assignment);
+        self.send(Event::PushEnd { agent: AgentId(agent), assignment, report });
+    }
+
+    /// A whole push of these bytes, or the first part of it.
+    pub(crate) fn push(&mut self, agent: u32, id: AssignmentId, bytes: &[u8], whole: bool) {
+        let version = self.work[&id].1.version;
+        self.begin(agent, id, version, self.layout.stream_bytes(self.config.codec));
+        let sent = if whole { bytes.len() } else { bytes.len() / 2 };
+        let chunk_bytes = self.chunk_bytes;
+        for (index, chunk) in bytes[..sent].chunks(chunk_bytes).enumerate() {
+            self.chunk(agent, id, (index * chunk_bytes) as u64, chunk);
+        }
+        if whole {
+            self.end(agent, id);
+        }
+    }
+
+    pub(crate) fn push_good(&mut self, agent: u32, id: AssignmentId) {
+        let bytes = self.encoded(id);
+        self.push(agent, id, &bytes, true);
+    }
+
+    fn on_push(&mut self, agent: AgentId, id: AssignmentId) {
+        let simulated = &self.agents[&agent];
+        let cancelled = simulated.cancelled.contains(&id) && simulated.habit != Habit::Stubborn;
+        if !simulated.connected || cancelled {
+            return;
+        }
+        match simulated.habit {
+            Habit::Good | Habit::Stubborn => self.push_good(agent.0, id),
+            Habit::Silent => {}
+            Habit::NotANumber => {
+                let mut bytes = self.encoded(id);
+                let at = (self.layout.parameter_bytes(self.config.codec) as usize / 2) & !3;
+                bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+                self.push(agent.0, id, &bytes, true);
+            }
+            Habit::StopsHalfWay => {
+                let bytes = self.encoded(id);
+                self.push(agent.0, id, &bytes, false);
+            }
+            Habit::Fails(failure) => {
+                self.send(Event::Failed { agent, assignment: id, failure, message: "on purpose".to_owned() });
+            }
+        }
+    }
+
+    /// Lets the next thing happen. Returns false when nothing ever will.
+    pub(crate) fn step(&mut self) -> bool {
+        let deadline = self.training.next_deadline();
+        let next = self.due.peek().map(|Reverse((time, ..))| *time);
+        match (next, deadline) {
+            (None, None) => false,
+            (Some(time), deadline) if deadline.is_none_or(|deadline| time <= deadline) => {
+                let Some(Reverse((time, _, due))) = self.due.pop() else { return false };
+                self.now = self.now.max(time);
+                match due {
+                    Due::Push(agent, id) => self.on_push(agent, id),
+                    Due::Evaluated(agent, id) => self.on_evaluated(agent, id),
+                }
+                true
+            }
+            (_, Some(deadline)) => {
+                self.now = self.now.max(deadline);
+                let actions = self.training.on_deadline(self.now);
+                self.perform(actions);
+                assert!(self.training.next_deadline().is_none_or(|next| next > self.now), "a deadline is met once");
+                true
+            }
+            (Some(_), None) => unreachable!("matched above"),
+        }
+    }
+
+    fn on_evaluated(&mut self, agent: AgentId, assignment: AssignmentId) {
+        let simulated = &self.agents[&agent];
+        if !simulated.connected || simulated.cancelled.contains(&assignment) || simulated.habit == Habit::Silent {
+            return;
+        }
+        if let Habit::Fails(failure) = simulated.habit {
+            return self.send(Event::Failed { agent, assignment, failure, message: "on purpose".to_owned() });
+        }
+        let (start, end) = self.evaluations[&assignment];
+        let even = (start..end).filter(|index| index % 2 == 0).count();
+        let loss_sum = (start..end).map(f64::from).sum();
+        let metric_sums = vec![even as f64];
+        self.send(Event::Evaluated { agent, assignment, samples: end - start, loss_sum, metric_sums });
+    }
+
+    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&Cluster) -> bool) {
+        for _ in 0..200_000 {
+            if done(self) {
+                return;
+            }
+            assert!(self.step(), "stuck at {:?}: {:?}", self.now, self.training.status(self.now).waiting);
+        }
+        panic!("not done at {:?}: {:?}", self.now, self.training.status(self.now));
+    }
+
+    pub(crate) fn run_to_version(&mut self, version: u64) {
+        self.run_until(|cluster| cluster.version() >= version);
+    }
+
+    pub(crate) fn run_to_end(&mut self) {
+        self.run_until(|cluster| cluster.training.finished().is_some());
+    }
+
+    /// How often each position of an epoch is in an accepted update.
+    pub(crate) fn coverage(&self, epoch: u32) -> Vec<u32> {
+        let mut counts = vec![0; self.config.train_samples as usize];
+        for record in &self.steps {
+            for span in self.work[&record.assignment].1.spans.iter().filter(|span| span.epoch == epoch) {
+                (span.start..span.end).for_each(|position| counts[position as usize] += 1);
+            }
+        }
+        counts
+    }
+
+    pub(crate) fn assert_covered(&self, epochs: u32) {
+        for epoch in 0..epochs {
+            assert!(self.coverage(epoch).iter().all(|&count| count == 1), "epoch {epoch}: {:?}", self.coverage(epoch));
+        }
+    }
+
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        let refused = self.outcomes.iter().filter_map(|(_, outcome)| match outcome {
+            PushOutcome::Refused { reason } => Some(reason.clone()),
+            PushOutcome::Accepted { .. } => None,
+        });
+        refused.collect()
+    }
+}
+
+/// Mean loss and gradient over samples.
+pub(crate) fn mean_gradient(parameters: &[f32], samples: &[u32]) -> (f32, Vec<f32>) {
+    let distinct = parameters.len().min(64); // elements repeat after 64
+    let count = samples.len() as f64;
+    let means: Vec<f64> = (0..distinct)
+        .map(|index| samples.iter().map(|&sample| f64::from(element(sample, index))).sum::<f64>() / count)
+        .collect();
+    let gradient: Vec<f32> =
+        parameters.iter().enumerate().map(|(index, &value)| (f64::from(value) - means[index % 64]) as f32).collect();
+    let loss = gradient.iter().take(64).map(|value| 0.5 * value * value).sum();
+    (loss, gradient)
+}

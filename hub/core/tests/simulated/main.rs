@@ -1,0 +1,9 @@
+//! A job under a virtual clock: agents of given speeds, real gradients of a tiny model, and everything that can go wrong.
+
+mod asp;
+mod bsp;
+mod cluster;
+mod evaluation;
+mod failures;
+mod large_models;
+mod pushes;

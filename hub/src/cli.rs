@@ -1,0 +1,181 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Port of a hub unless told otherwise.
+const DEFAULT_HUB: &str = "http://127.0.0.1:7700";
+
+/// Trains one model over machines that are not alike: hands each agent a batch sized to what it can do.
+///
+/// A first run, in three terminals:
+///
+///   omnilearn-hub serve
+///   omnilearn-agent run --hub ws://127.0.0.1:7700/agent
+///   omnilearn-hub submit job.toml --follow
+///
+/// `omnilearn-hub job-example > job.toml` writes a job file with every key explained. Logs go to stderr; OMNILEARN_LOG sets
+/// how much (such as `debug` or `omnilearn_hub=debug`).
+#[derive(Debug, Parser)]
+#[command(name = "omnilearn-hub", version, verbatim_doc_comment)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the hub: agents and users connect to one TCP port.
+    ///
+    /// Without TLS and identities a hub listens on this machine only. Another address needs --insecure and a token, which
+    /// every agent and client must show:
+    ///
+    ///   omnilearn-hub serve --state /var/lib/omnilearn
+    ///   omnilearn-hub serve --listen 0.0.0.0:7700 --insecure --token-file hub.token
+    ///
+    /// Ctrl-C ends it within two seconds: agents are told, weights and records are written.
+    #[command(verbatim_doc_comment)]
+    Serve(Serve),
+
+    /// Send a job to the hub.
+    ///
+    /// The kernel that the job file names is read relative to the file and sent along:
+    ///
+    ///   omnilearn-hub submit job.toml --follow
+    ///
+    /// With --follow the exit code says how the job ended: 0 done, 1 failed, stopped or interrupted. Ctrl-C ends the
+    /// watching, not the job.
+    #[command(verbatim_doc_comment)]
+    Submit(Submit),
+
+    /// Show jobs and agents, or one job in full.
+    ///
+    ///   omnilearn-hub status
+    ///   omnilearn-hub status 3
+    ///   omnilearn-hub status 3 --json | jq .progress.waiting
+    #[command(verbatim_doc_comment)]
+    Status(Status),
+
+    /// Write a job's weights (safetensors) or its records (CSV).
+    ///
+    /// Works while the job runs and after it:
+    ///
+    ///   omnilearn-hub export 3 model.safetensors
+    ///   omnilearn-hub export 3 --csv records/
+    ///
+    /// In Python: `safetensors.numpy.load_file("model.safetensors")`.
+    #[command(verbatim_doc_comment)]
+    Export(Export),
+
+    /// End a job; its weights so far can be exported.
+    ///
+    ///   omnilearn-hub stop 3
+    #[command(verbatim_doc_comment)]
+    Stop(Stop),
+
+    /// Print a job file with every key explained.
+    ///
+    ///   omnilearn-hub job-example > job.toml
+    #[command(verbatim_doc_comment)]
+    JobExample,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Address and port to listen on; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7700", env = "OMNILEARN_LISTEN")]
+    pub(crate) listen: String,
+
+    /// Folder for jobs, records and weights. Default: $XDG_STATE_HOME/omnilearn-hub or ~/.local/state/omnilearn-hub.
+    #[arg(long, value_name = "FOLDER", env = "OMNILEARN_STATE")]
+    pub(crate) state: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) token: TokenSource,
+
+    /// Allow an address that is not loopback, though traffic is not encrypted. Needs a token.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+
+    /// End once all jobs are done (after at least one), with exit code 1 if any failed.
+    #[arg(long)]
+    pub(crate) exit_when_done: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenSource {
+    /// File with the shared token. The environment variable OMNILEARN_TOKEN can hold the token itself.
+    #[arg(long, value_name = "FILE", env = "OMNILEARN_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HubAddress {
+    /// Address of the hub.
+    #[arg(long, value_name = "URL", default_value = DEFAULT_HUB, env = "OMNILEARN_HUB")]
+    pub(crate) hub: String,
+
+    #[command(flatten)]
+    pub(crate) token: TokenSource,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Submit {
+    /// The job file; see `omnilearn-hub job-example`.
+    #[arg(value_name = "JOB_FILE")]
+    pub(crate) job_file: PathBuf,
+
+    /// Show progress until the job ends.
+    #[arg(long)]
+    pub(crate) follow: bool,
+
+    /// Print the job as JSON on stdout (with --follow, when it has ended).
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) hub: HubAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Number of a job; without it, all jobs and agents.
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<u64>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) hub: HubAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// Number of the job.
+    #[arg(value_name = "JOB")]
+    pub(crate) job: u64,
+
+    /// File for the weights.
+    #[arg(value_name = "FILE", required_unless_present = "csv")]
+    pub(crate) weights: Option<PathBuf>,
+
+    /// Folder for steps.csv, rounds.csv, evaluations.csv and batches.csv.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) csv: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) hub: HubAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Stop {
+    /// Number of the job.
+    #[arg(value_name = "JOB")]
+    pub(crate) job: u64,
+
+    #[command(flatten)]
+    pub(crate) hub: HubAddress,
+}

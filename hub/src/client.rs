@@ -1,0 +1,225 @@
+//! The user's side of the HTTP interface. Calls block; they are for command lines and tools, not for async tasks.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::job_file::{JobFile, JobFileError};
+use crate::view::{AgentView, ErrorBody, Health, JobView, KernelAccepted, RecordPage, Submission};
+
+/// Time for a connection to the hub.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+
+/// Time for an answer; a large model's weights may take this long to begin.
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No hub there.
+    #[error("cannot reach a hub at {hub}: {cause}; start one with `omnilearn-hub serve`, or name another with --hub")]
+    Unreachable {
+        /// Its address.
+        hub: String,
+        /// What happened.
+        cause: Box<ureq::Error>,
+    },
+    /// The hub said no.
+    #[error("{reason}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// The hub's reason.
+        reason: String,
+    },
+    /// The answer is not a hub's.
+    #[error("the answer of {hub} is not a hub's: {cause}")]
+    Answer {
+        /// Its address.
+        hub: String,
+        /// What is wrong.
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The job file.
+    #[error("{}: {cause}", path.display())]
+    JobFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        cause: JobFileError,
+    },
+    /// A file on this machine.
+    #[error("{what} {}: {cause}", path.display())]
+    File {
+        /// What for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// A hub to talk to.
+#[derive(Clone)]
+pub struct HubClient {
+    hub: String,
+    authorization: Option<String>,
+    agent: ureq::Agent,
+}
+
+impl HubClient {
+    /// A client of the hub at an address such as `http://127.0.0.1:7700`.
+    pub fn new(hub: &str, token: Option<&str>) -> HubClient {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_WAIT))
+            .timeout_recv_response(Some(ANSWER_WAIT))
+            .proxy(None)
+            .build();
+        HubClient {
+            hub: hub.trim_end_matches('/').to_owned(),
+            authorization: token.map(|token| format!("Bearer {}", token.trim())),
+            agent: config.into(),
+        }
+    }
+
+    fn address(&self, path: &str) -> String {
+        format!("{}{path}", self.hub)
+    }
+
+    fn checked(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<ureq::Body, ClientError> {
+        let answer =
+            answer.map_err(|cause| ClientError::Unreachable { hub: self.hub.clone(), cause: Box::new(cause) })?;
+        let status = answer.status();
+        let mut body = answer.into_body();
+        if status.is_success() {
+            return Ok(body);
+        }
+        let text = body.read_to_string().unwrap_or_default();
+        let reason = serde_json::from_str::<ErrorBody>(&text).map(|body| body.error);
+        let reason = reason.unwrap_or_else(|_| format!("{} answers {status}: {}", self.hub, text.trim()));
+        Err(ClientError::Refused { status: status.as_u16(), reason })
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, mut body: ureq::Body) -> Result<T, ClientError> {
+        let wrong =
+            |cause: Box<dyn std::error::Error + Send + Sync>| ClientError::Answer { hub: self.hub.clone(), cause };
+        let text = body.with_config().limit(1 << 30).read_to_vec().map_err(|cause| wrong(Box::new(cause)))?;
+        serde_json::from_slice(&text).map_err(|cause| wrong(Box::new(cause)))
+    }
+
+    fn get_body(&self, path: &str) -> Result<ureq::Body, ClientError> {
+        let mut request = self.agent.get(self.address(path));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.checked(request.call())
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.get_body(path).and_then(|body| self.parsed(body))
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, content_type: &str, body: &[u8]) -> Result<T, ClientError> {
+        let mut request = self.agent.post(self.address(path)).header("content-type", content_type);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.checked(request.send(body)).and_then(|body| self.parsed(body))
+    }
+
+    /// Whether the hub is there, and its counters.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn health(&self) -> Result<Health, ClientError> {
+        self.get("/healthz")
+    }
+
+    /// Submits a job file and the kernel that it names, relative to the file.
+    ///
+    /// # Errors
+    /// [`ClientError`]: the file or the kernel cannot be read, or the hub's reason.
+    pub fn submit_file(&self, path: &Path) -> Result<JobView, ClientError> {
+        let read = |what, path: &Path| {
+            std::fs::read(path).map_err(|cause| ClientError::File { what, path: path.to_owned(), cause })
+        };
+        let text = String::from_utf8_lossy(&read("cannot read the job file", path)?).into_owned();
+        let job = JobFile::parse(&text).map_err(|cause| ClientError::JobFile { path: path.to_owned(), cause })?;
+        let kernel = path.parent().unwrap_or(Path::new("")).join(&job.kernel.path);
+        let component = read("cannot read the kernel ([kernel] path; `cargo xtask kernels` builds them)", &kernel)?;
+        self.submit(&text, &component)
+    }
+
+    /// Submits a job file's text and a kernel's bytes.
+    ///
+    /// # Errors
+    /// [`ClientError`] with the hub's reason.
+    pub fn submit(&self, job_file: &str, component: &[u8]) -> Result<JobView, ClientError> {
+        let accepted: KernelAccepted = self.post("/api/v1/kernels", "application/wasm", component)?;
+        let submission = Submission { job_file: job_file.to_owned(), kernel: accepted.kernel };
+        let submission = serde_json::to_vec(&submission).expect("a submission is two texts");
+        self.post("/api/v1/jobs", "application/json", &submission)
+    }
+
+    /// Every job, oldest first.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn jobs(&self) -> Result<Vec<JobView>, ClientError> {
+        self.get("/api/v1/jobs")
+    }
+
+    /// One job.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn job(&self, job: u64) -> Result<JobView, ClientError> {
+        self.get(&format!("/api/v1/jobs/{job}"))
+    }
+
+    /// Ends a job.
+    ///
+    /// # Errors
+    /// [`ClientError`], also where it has ended already.
+    pub fn stop(&self, job: u64) -> Result<JobView, ClientError> {
+        let mut request = self.agent.delete(self.address(&format!("/api/v1/jobs/{job}")));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.checked(request.call()).and_then(|body| self.parsed(body))
+    }
+
+    /// Every agent that the hub knows.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn agents(&self) -> Result<Vec<AgentView>, ClientError> {
+        self.get("/api/v1/agents")
+    }
+
+    /// A job's records after number `since`; go on with [`RecordPage::next`] while there are [`RecordPage::more`].
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn records(&self, job: u64, since: u64) -> Result<RecordPage, ClientError> {
+        self.get(&format!("/api/v1/jobs/{job}/steps?since={since}"))
+    }
+
+    /// A job's weights, in safetensors.
+    ///
+    /// # Errors
+    /// [`ClientError`], also where there are none yet.
+    pub fn weights(&self, job: u64) -> Result<impl Read, ClientError> {
+        let body = self.get_body(&format!("/api/v1/jobs/{job}/weights"))?;
+        Ok(body.into_with_config().limit(u64::MAX).reader())
+    }
+}

@@ -1,0 +1,73 @@
+//! Sizes, capacities and waits of the hub. Each says what happens at the limit.
+
+use std::time::Duration;
+
+/// How often an agent sends a heartbeat.
+pub const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Heartbeat periods without a byte from an agent after which it is lost: its work is issued again.
+pub const HEARTBEATS_MISSED_MAX: u32 = 3;
+
+/// Longest silence of the hub towards an agent before it sends a WebSocket ping. Below 20 s, since proxies cut sockets that
+/// are idle for 30 s.
+pub const PING_EVERY: Duration = Duration::from_secs(15);
+
+/// Time for the first frame of a connection; after it the connection is closed.
+pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
+
+/// Time without one byte taken by a peer that has bytes waiting; after it the connection is closed.
+pub const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// Time to say goodbye: for a close frame to reach the peer and for its answer.
+pub const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
+/// Encoded bytes that may wait for one agent. At the limit the agent is closed as too slow; large parameter streams do not
+/// count, since they are encoded piece by piece while they are sent.
+pub const OUTBOUND_BYTES_MAX: usize = 8 << 20;
+
+/// Messages and streams that may wait for one agent. At the limit the agent is closed as too slow.
+pub const OUTBOUND_ITEMS_MAX: usize = 256;
+
+/// Parameter streams up to this size are encoded once and shared by all agents.
+pub const SHARED_STREAM_BYTES_MAX: u64 = 4 << 20;
+
+/// Messages of agents that wait for the job task, at most a chunk each. When full, connections stop reading, so that TCP
+/// slows their agents down.
+pub const INBOX: usize = 16;
+
+/// Requests of the HTTP interface that wait for the job task. When full, requests wait.
+pub const REQUESTS: usize = 32;
+
+/// Batches of records and other writes that wait for the store. When full, records are dropped and counted: a slow disk
+/// never delays a round. With a batch each [`STORE_EVERY`] this is almost a minute of a standing disk.
+pub const STORE_INBOX: usize = 256;
+
+/// Places of [`STORE_INBOX`] that records leave for changes of a job's state, which are never dropped.
+pub const STORE_RESERVED: usize = 16;
+
+/// Records that go to the store together, in one transaction.
+pub const STORE_BATCH: usize = 500;
+
+/// Longest time that a record waits for others.
+pub const STORE_EVERY: Duration = Duration::from_millis(200);
+
+/// Records of each kind in one page of the HTTP interface.
+pub const PAGE_ROWS_MAX: u32 = 5_000;
+
+/// Longest job file.
+pub const JOB_FILE_BYTES_MAX: usize = 256 << 10;
+
+/// Jobs that may wait for their turn. Further ones are refused.
+pub const QUEUED_JOBS_MAX: usize = 256;
+
+/// Time between two checkpoints of a running job; also written after each evaluation that is at least
+/// [`CHECKPOINT_PAUSE`] after the last.
+pub const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
+/// See [`CHECKPOINT_EVERY`].
+pub const CHECKPOINT_PAUSE: Duration = Duration::from_secs(10);
+
+/// How often a log line names what a job waits for, while it waits.
+pub const WAIT_REPORT_EVERY: Duration = Duration::from_secs(30);
+
+/// Time for the job task, connections and the store to end.
+pub const SHUTDOWN_WAIT: Duration = Duration::from_millis(1_700);

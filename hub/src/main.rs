@@ -1,0 +1,252 @@
+//! `omnilearn-hub`: serves, and talks to a hub that serves.
+
+mod cli;
+
+use std::io::IsTerminal;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use omnilearn_hub::client::HubClient;
+use omnilearn_hub::view::{AgentView, JobState, JobView};
+use omnilearn_hub::{Config, Outcome, Token, export, follow, job_file};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Cli, Command, HubAddress, TokenSource};
+
+const FAILED: u8 = 1;
+const BAD_USAGE: u8 = 2;
+
+/// Something that the user can put right on the command line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_tracing();
+    let result = match cli.command {
+        Command::Serve(serve) => self::serve(&serve),
+        Command::Submit(submit) => self::submit(&submit),
+        Command::Status(status) => self::status(&status),
+        Command::Export(export) => self::export(&export),
+        Command::Stop(stop) => self::stop(&stop),
+        Command::JobExample => print(job_file::EXAMPLE).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("omnilearn-hub: {error:#}");
+        ExitCode::from(if error.is::<Usage>() { BAD_USAGE } else { FAILED })
+    })
+}
+
+fn start_tracing() {
+    let filter = EnvFilter::try_from_env("OMNILEARN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+}
+
+/// Prints to stdout; a reader that has left is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        _ => Ok(()),
+    }
+}
+
+/// The shared token from its file or the environment. It is never an argument, which others could see in `ps`.
+fn token(source: &TokenSource) -> anyhow::Result<Option<String>> {
+    let token = match &source.token_file {
+        Some(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read the token file {}", path.display()))?
+        }
+        None => std::env::var("OMNILEARN_TOKEN").unwrap_or_default(),
+    };
+    let token = token.trim().to_owned();
+    match (&source.token_file, token.is_empty()) {
+        (Some(path), true) => bail!("the token file {} is empty", path.display()),
+        (None, true) => Ok(None),
+        (_, false) => Ok(Some(token)),
+    }
+}
+
+fn client(hub: &HubAddress) -> anyhow::Result<HubClient> {
+    if !hub.hub.starts_with("http://") {
+        return Err(Usage(format!("--hub {}: write it as http://ADDRESS:PORT", hub.hub)).into());
+    }
+    Ok(HubClient::new(&hub.hub, token(&hub.token)?.as_deref()))
+}
+
+fn state_folder(given: Option<&PathBuf>) -> PathBuf {
+    let from = |variable: &str, rest: &str| {
+        std::env::var_os(variable).filter(|value| !value.is_empty()).map(|value| PathBuf::from(value).join(rest))
+    };
+    given
+        .cloned()
+        .or_else(|| from("XDG_STATE_HOME", "omnilearn-hub"))
+        .or_else(|| from("HOME", ".local/state/omnilearn-hub"))
+        .unwrap_or_else(|| PathBuf::from("omnilearn-state"))
+}
+
+fn listen_address(serve: &cli::Serve, has_token: bool) -> anyhow::Result<SocketAddr> {
+    let listen = &serve.listen;
+    let mut addresses = listen.to_socket_addrs().map_err(|error| {
+        Usage(format!("--listen {listen}: {error}; write ADDRESS:PORT, such as 127.0.0.1:7700 or [::]:7700"))
+    })?;
+    let address = addresses.next().ok_or_else(|| Usage(format!("--listen {listen}: the name has no address")))?;
+    if !address.ip().is_loopback() && !(serve.insecure && has_token) {
+        let problem = format!(
+            "--listen {listen} can be reached from other machines, and traffic is not encrypted; to accept that, give both \
+             --insecure and a token (--token-file FILE or OMNILEARN_TOKEN)"
+        );
+        return Err(Usage(problem).into());
+    }
+    Ok(address)
+}
+
+fn serve(serve: &cli::Serve) -> anyhow::Result<ExitCode> {
+    let token = token(&serve.token)?;
+    let address = listen_address(serve, token.is_some())?;
+    let config = Config {
+        state: state_folder(serve.state.as_ref()),
+        token: token.as_deref().map(Token::new),
+        exit_when_done: serve.exit_when_done,
+    };
+    let outcome = runtime()?.block_on(async {
+        let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
+            format!("cannot listen on {address}; is another hub running? give this one another --listen")
+        })?;
+        let shutdown = CancellationToken::new();
+        let signals = tokio::spawn(watch_signals(shutdown.clone()));
+        tracing::info!(state = %config.state.display(), token = config.token.is_some(), "hub starts");
+        let outcome = omnilearn_hub::run(listener, config, shutdown).await?;
+        signals.abort();
+        Ok::<Outcome, anyhow::Error>(outcome)
+    })?;
+    tracing::info!(ended = outcome.ended, failed = outcome.failed, "hub ends");
+    Ok(if serve.exit_when_done && outcome.failed > 0 { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// One thread where there is one core (or a quota of one): handing work between threads would only cost.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    const WORKERS_MAX: usize = 4;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut builder = match cores {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        cores => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(cores.min(WORKERS_MAX));
+            builder
+        }
+    };
+    builder.enable_all().build().context("cannot start the runtime")
+}
+
+/// The first Ctrl-C or SIGTERM ends the hub in order, the second at once.
+async fn watch_signals(shutdown: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        tracing::warn!("signals are not handled, Ctrl-C will end the hub without a goodbye");
+        return;
+    };
+    let mut next = async || {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    next().await;
+    tracing::info!("the hub ends; once more to end at once");
+    shutdown.cancel();
+    next().await;
+    std::process::exit(FAILED.into());
+}
+
+fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+fn submit(submit: &cli::Submit) -> anyhow::Result<ExitCode> {
+    let client = client(&submit.hub)?;
+    let mut view = client.submit_file(&submit.job_file)?;
+    eprintln!("job {} submitted: {}", view.id, view.name);
+    if submit.follow {
+        view = follow::follow(&client, view.id)?;
+    } else if !submit.json {
+        eprintln!("watch it with `omnilearn-hub status {}`", view.id);
+    }
+    if submit.json {
+        json(&view)?;
+    }
+    Ok(match view.state {
+        JobState::Queued | JobState::Running | JobState::Done => ExitCode::SUCCESS,
+        JobState::Stopped | JobState::Failed | JobState::Interrupted => ExitCode::from(FAILED),
+    })
+}
+
+fn status(status: &cli::Status) -> anyhow::Result<ExitCode> {
+    let client = client(&status.hub)?;
+    match status.job {
+        Some(job) => {
+            let view = client.job(job)?;
+            if status.json { json(&view)? } else { print(&format!("{}\n", follow::block(&view)))? }
+        }
+        None => {
+            let (jobs, agents) = (client.jobs()?, client.agents()?);
+            if status.json {
+                json(&serde_json::json!({ "jobs": jobs, "agents": agents }))?;
+            } else {
+                print(&overview(&jobs, &agents))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn overview(jobs: &[JobView], agents: &[AgentView]) -> String {
+    let mut lines = Vec::new();
+    if jobs.is_empty() {
+        lines.push("no jobs; `omnilearn-hub submit job.toml` sends one".to_owned());
+    }
+    for view in jobs {
+        let running = view.state == JobState::Running;
+        lines.push(if running { follow::block(view) } else { follow::line(view) });
+    }
+    let connected = agents.iter().filter(|agent| agent.connected).count();
+    lines.push(format!("{connected} of {} known agents connected", agents.len()));
+    for agent in agents {
+        let machine = agent.machine.as_ref().map_or_else(String::new, |machine| {
+            let quota = machine.quota_cores.map_or_else(String::new, |quota| format!(", quota {quota:.2}"));
+            format!(
+                "{} {}, {} cores{quota}, {}",
+                machine.os, machine.architecture, machine.cores, machine.compute_device
+            )
+        });
+        let address = agent.address.as_deref().unwrap_or("not connected");
+        lines.push(format!("  {:24} {address:22} {machine}", agent.name));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
+    let client = client(&arguments.hub)?;
+    if let Some(path) = &arguments.weights {
+        let bytes = export::weights(&client, arguments.job, path)?;
+        eprintln!("{}: {bytes} bytes", path.display());
+    }
+    if let Some(folder) = &arguments.csv {
+        let rows = export::csv(&client, arguments.job, folder)?;
+        eprintln!("{}: {rows} rows in steps.csv, rounds.csv, evaluations.csv and batches.csv", folder.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stop(arguments: &cli::Stop) -> anyhow::Result<ExitCode> {
+    let view = client(&arguments.hub)?.stop(arguments.job)?;
+    eprintln!("{}", follow::line(&view));
+    Ok(ExitCode::SUCCESS)
+}

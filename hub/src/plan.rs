@@ -1,0 +1,389 @@
+//! From a job file and a kernel to a job that can start: every check that needs no agent.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use omnilearn_hub_core::Training;
+use omnilearn_hub_core::config::{
+    Batching, ConfigError, Controller, EvaluateConfig, EvaluateEvery, JobConfig, Mode, Start, StopConfig,
+};
+use omnilearn_hub_core::optimizer::OptimizerConfig;
+use omnilearn_hub_core::schedule::{ScheduleConfig, ScheduleShape};
+use omnilearn_kernel_host::{Description, Kernel, KernelError, OpenError, SettingInfo, initialize};
+use omnilearn_wire::dataset::{self, DatasetSpec};
+use omnilearn_wire::layout::LayoutError;
+use omnilearn_wire::limits::{METRICS_MAX, NAME_BYTES_MAX, SETTINGS_MAX};
+use omnilearn_wire::message::{JobOffer, Setting, SettingValue};
+use omnilearn_wire::{JobId, Layout};
+
+use crate::digest;
+use crate::job_file::{
+    ControllerName, JobFile, JobFileError, ModeName, OptimizerName, PolicyName, ScheduleName, StartName,
+};
+use crate::job_keys::nearest;
+use crate::view::{JobState, JobView};
+
+/// Why a job cannot start as written.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The file itself.
+    #[error(transparent)]
+    File(#[from] JobFileError),
+    /// The component.
+    #[error("the kernel cannot be opened: {0}")]
+    Open(#[from] OpenError),
+    /// What the kernel says to its settings.
+    #[error("[kernel.settings]: {0}")]
+    Kernel(#[from] KernelError),
+    /// What the core says to the numbers.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// The model's tensors.
+    #[error("the kernel's tensors: {0}")]
+    Layout(#[from] LayoutError),
+    /// A key's value does not fit the rest.
+    #[error("{key}: {problem}")]
+    Value {
+        /// Section and key.
+        key: &'static str,
+        /// What does not fit, and what would.
+        problem: String,
+    },
+    /// The kernel does not fit the data set.
+    #[error("kernel and data set do not fit: {problem}")]
+    Mismatch {
+        /// What does not fit.
+        problem: String,
+    },
+    /// The hub is about to end.
+    #[error("the hub is shutting down")]
+    ShuttingDown,
+}
+
+/// A job that can start.
+pub(crate) struct Plan {
+    pub(crate) file: JobFile,
+    pub(crate) text: String,
+    pub(crate) config: JobConfig,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) kernel_digest: [u8; 32],
+    kernel_bytes: u64,
+    settings: Vec<Setting>,
+    description: Arc<Description>,
+    created_s: f64,
+}
+
+fn value(key: &'static str, problem: impl Into<String>) -> PlanError {
+    PlanError::Value { key, problem: problem.into() }
+}
+
+impl Plan {
+    /// Checks a job file and its kernel. Compiles the kernel, so it may take a second; may block.
+    ///
+    /// # Errors
+    /// [`PlanError`] with the key and what to write instead.
+    pub(crate) fn new(text: &str, component: &[u8]) -> Result<Plan, PlanError> {
+        let file = JobFile::parse(text)?;
+        let settings = file.settings()?;
+        if settings.len() > SETTINGS_MAX {
+            return Err(value("[kernel.settings]", format!("more than {SETTINGS_MAX} settings")));
+        }
+        let dataset = find_dataset(&file.dataset)?;
+        let kernel = Kernel::open(component)?;
+        let description = kernel.describe(&settings)?;
+        check_fit(&description, dataset)?;
+        check_classes(&kernel.settings()?, &settings, dataset)?;
+        let layout = description.layout()?;
+        let config = config(&file, dataset, &description)?;
+        config.validate()?;
+        Ok(Plan {
+            text: text.to_owned(),
+            config,
+            layout: Arc::new(layout),
+            kernel_digest: digest::sha256(component),
+            kernel_bytes: component.len() as u64,
+            settings,
+            description: Arc::new(description),
+            created_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+            file,
+        })
+    }
+
+    /// Work for another thread: draws the first parameters, and makes the core. Takes a while for a large model.
+    pub(crate) fn start(&self) -> impl FnOnce() -> Result<Training, PlanError> + Send + 'static {
+        let (config, layout, description) =
+            (self.config.clone(), Arc::clone(&self.layout), Arc::clone(&self.description));
+        move || {
+            let (parameters, buffers) = initialize(&description, config.seed);
+            Ok(Training::new(config, Layout::clone(&layout), parameters, buffers, description.decay_mask())?)
+        }
+    }
+
+    /// What agents are told.
+    pub(crate) fn offer(&self) -> JobOffer {
+        JobOffer {
+            job: self.config.job,
+            name: self.config.name.clone(),
+            kernel_digest: self.kernel_digest,
+            kernel_bytes: self.kernel_bytes,
+            settings: self.settings.clone(),
+            dataset: self.file.dataset.clone(),
+            layout_digest: self.layout.digest(),
+            codec: self.config.codec,
+            seed: self.config.seed,
+            calibration_batches: self.file.batching.calibration_batches.clone(),
+            batch_bounds: self.config.batch_bounds,
+        }
+    }
+
+    /// What users are told before the job runs.
+    pub(crate) fn view(&self, state: JobState) -> JobView {
+        JobView {
+            id: self.config.job.0,
+            name: self.config.name.clone(),
+            state,
+            message: String::new(),
+            created_s: self.created_s,
+            mode: match self.file.training.mode {
+                ModeName::Bsp => "bsp",
+                ModeName::Asp => "asp",
+            }
+            .into(),
+            policy: match self.file.batching.policy {
+                PolicyName::Uniform => "uniform",
+                PolicyName::Static => "static",
+                PolicyName::Dynamic => "dynamic",
+            }
+            .into(),
+            dataset: self.file.dataset.clone(),
+            train_samples: self.config.train_samples,
+            parameters: self.layout.parameter_elements() as u64,
+            progress: None,
+        }
+    }
+}
+
+fn find_dataset(name: &str) -> Result<&'static DatasetSpec, PlanError> {
+    dataset::find(name).ok_or_else(|| {
+        let known = || dataset::CATALOGUE.iter().map(|dataset| dataset.name);
+        let advice = match nearest(name, known()) {
+            Some(nearest) => format!("did you mean \"{nearest}\"?"),
+            None => format!("known: {}", known().collect::<Vec<_>>().join(", ")),
+        };
+        value("dataset", format!("no data set is named \"{name}\", {advice}"))
+    })
+}
+
+fn check_fit(description: &Description, dataset: &DatasetSpec) -> Result<(), PlanError> {
+    let mismatch = |problem: String| Err(PlanError::Mismatch { problem });
+    let name = dataset.name;
+    let [input] = &description.inputs[..] else {
+        return mismatch(format!("{name} has one input, the kernel takes {}", description.inputs.len()));
+    };
+    if input.shape != dataset.shape {
+        return mismatch(format!(
+            "samples of {name} have shape {:?}, the kernel takes {:?}",
+            dataset.shape, input.shape
+        ));
+    }
+    if !description.target.shape.is_empty() {
+        return mismatch(format!(
+            "targets of {name} are class numbers, the kernel takes shape {:?}",
+            description.target.shape
+        ));
+    }
+    if description.metrics.len() > METRICS_MAX {
+        return mismatch(format!(
+            "the kernel has {} metrics, at most {METRICS_MAX} are taken",
+            description.metrics.len()
+        ));
+    }
+    Ok(())
+}
+
+/// A kernel whose outputs are classes has a setting of that name by convention; too few classes would trap at the first
+/// label beyond them, on an agent.
+fn check_classes(known: &[SettingInfo], given: &[Setting], dataset: &DatasetSpec) -> Result<(), PlanError> {
+    const CLASSES: &str = "classes";
+    let given = given.iter().find(|setting| setting.name == CLASSES).map(|setting| &setting.value);
+    let default = known.iter().find(|setting| setting.name == CLASSES).map(|setting| &setting.default);
+    match given.or(default) {
+        Some(SettingValue::Integer(classes)) if *classes < i64::from(dataset.classes) => Err(PlanError::Mismatch {
+            problem: format!(
+                "{} has {} classes, the kernel is set to {classes}; write `classes = {}` under [kernel.settings]",
+                dataset.name, dataset.classes, dataset.classes
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn seconds(key: &'static str, seconds: f64) -> Result<Duration, PlanError> {
+    let fits =
+        Duration::try_from_secs_f64(seconds).ok().filter(|duration| *duration <= Duration::from_secs(366 * 86_400));
+    fits.ok_or_else(|| value(key, format!("{seconds} is no number of seconds between 0 and a year")))
+}
+
+fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> Result<JobConfig, PlanError> {
+    let name = file.display_name();
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(value("name", format!("must have 1 to {NAME_BYTES_MAX} bytes on one line")));
+    }
+    let stop = stop(file)?;
+    let training = &file.training;
+    Ok(JobConfig {
+        job: JobId(0), // given when the job is queued
+        name,
+        seed: file.seed,
+        train_samples: dataset.train_samples,
+        test_samples: dataset.test_samples,
+        codec: training.codec,
+        mode: match training.mode {
+            ModeName::Bsp => Mode::Bsp,
+            ModeName::Asp => Mode::Asp { staleness_max: file.asp.staleness_max, damping: file.asp.damping },
+        },
+        global_batch: training.global_batch,
+        batching: batching(file),
+        batch_bounds: batch_bounds(file, dataset)?,
+        optimizer: optimizer(file),
+        schedule: schedule(file, &stop, dataset)?,
+        clip_norm: training.clip_norm,
+        agents_min: file.fleet.agents_min,
+        round_deadline: seconds("[fleet] round_deadline_s", file.fleet.round_deadline_s)?,
+        evaluate: evaluate(file)?,
+        metrics: description.metrics.clone(),
+        stop,
+        wait_for_agents: file.fleet.wait_for_agents.unwrap_or(file.fleet.agents_min),
+        wait_timeout: seconds("[fleet] wait_timeout_s", file.fleet.wait_timeout_s)?,
+    })
+}
+
+fn batching(file: &JobFile) -> Batching {
+    let batching = &file.batching;
+    match batching.policy {
+        PolicyName::Uniform => Batching::Uniform,
+        PolicyName::Static => Batching::Static,
+        PolicyName::Dynamic => Batching::Dynamic {
+            controller: match batching.controller {
+                ControllerName::Proportional => Controller::Proportional,
+                ControllerName::Deadline => Controller::Deadline,
+            },
+            dead_band: batching.dead_band,
+            gain: batching.gain,
+            start: match batching.start {
+                StartName::Uniform => Start::Uniform,
+                StartName::Static => Start::Static,
+            },
+        },
+    }
+}
+
+fn batch_bounds(file: &JobFile, dataset: &DatasetSpec) -> Result<(u32, u32), PlanError> {
+    let (training, batching, fleet) = (&file.training, &file.batching, &file.fleet);
+    let global_batch = training.global_batch;
+    if global_batch == 0 || global_batch > dataset.train_samples {
+        let problem = format!("{global_batch} is not between 1 and the {} training samples", dataset.train_samples);
+        return Err(value("[training] global_batch", problem));
+    }
+    let (batch_min, batch_max) = (batching.batch_min, batching.batch_max.unwrap_or(global_batch));
+    if batch_min == 0 || batch_min > batch_max {
+        let problem = format!("{batch_min} is not between 1 and batch_max = {batch_max}");
+        return Err(value("[batching] batch_min", problem));
+    }
+    if let Some(calibration) = batching.calibration_batches.iter().find(|batch| !(1..=batch_max).contains(*batch)) {
+        let problem = format!("{calibration} is not between 1 and batch_max = {batch_max}");
+        return Err(value("[batching] calibration_batches", problem));
+    }
+    if fleet.agents_min == 0 {
+        return Err(value("[fleet] agents_min", "0 agents cannot train, at least 1 is needed"));
+    }
+    let expected = fleet.wait_for_agents.unwrap_or(fleet.agents_min);
+    if expected < fleet.agents_min {
+        let problem = format!("{expected} is less than agents_min = {}", fleet.agents_min);
+        return Err(value("[fleet] wait_for_agents", problem));
+    }
+    let (least, most) = (u64::from(batch_min) * u64::from(expected), u64::from(batch_max) * u64::from(expected));
+    if least > global_batch.into() {
+        let problem = format!(
+            "{expected} agents with at least {batch_min} samples each need a global batch of {least}, it is {global_batch}"
+        );
+        return Err(value("[batching] batch_min", problem));
+    }
+    if most < global_batch.into() {
+        let problem = format!(
+            "{expected} agents with at most {batch_max} samples each make a global batch of {most}, it is {global_batch}"
+        );
+        return Err(value("[batching] batch_max", problem));
+    }
+    Ok((batch_min, batch_max))
+}
+
+fn optimizer(file: &JobFile) -> OptimizerConfig {
+    let optimizer = &file.optimizer;
+    let (weight_decay, epsilon, [beta1, beta2]) = (optimizer.weight_decay, optimizer.epsilon, optimizer.betas);
+    match optimizer.kind {
+        OptimizerName::Sgd => {
+            OptimizerConfig::Sgd { momentum: optimizer.momentum, nesterov: optimizer.nesterov, weight_decay }
+        }
+        OptimizerName::Adam => OptimizerConfig::Adam { beta1, beta2, epsilon, weight_decay },
+        OptimizerName::Adamw => OptimizerConfig::AdamW { beta1, beta2, epsilon, weight_decay },
+    }
+}
+
+fn schedule(file: &JobFile, stop: &StopConfig, dataset: &DatasetSpec) -> Result<ScheduleConfig, PlanError> {
+    let schedule = &file.schedule;
+    let learning_rate = file.optimizer.learning_rate.unwrap_or(match file.optimizer.kind {
+        OptimizerName::Sgd => 0.05,
+        OptimizerName::Adam | OptimizerName::Adamw => 0.001,
+    });
+    let shape = match schedule.kind {
+        ScheduleName::Constant => ScheduleShape::Constant,
+        ScheduleName::Step if schedule.milestones.is_empty() => {
+            return Err(value("[schedule] milestones", "kind = \"step\" needs the steps at which the rate changes"));
+        }
+        ScheduleName::Step => ScheduleShape::Step { milestones: schedule.milestones.clone(), factor: schedule.factor },
+        ScheduleName::Cosine => {
+            let steps_per_epoch = f64::from(dataset.train_samples) / f64::from(file.training.global_batch);
+            let by_epochs = stop.epochs.map(|epochs| (f64::from(epochs) * steps_per_epoch).ceil() as u64);
+            let until_stop = [stop.steps, by_epochs].into_iter().flatten().min();
+            let total_steps = schedule.total_steps.or(until_stop).ok_or_else(|| {
+                value("[schedule] total_steps", "kind = \"cosine\" needs a length here, or steps or epochs in [stop]")
+            })?;
+            if !(0.0..=1.0).contains(&schedule.minimum) {
+                return Err(value("[schedule] minimum", format!("{} is not between 0 and 1", schedule.minimum)));
+            }
+            ScheduleShape::Cosine { total_steps, floor: schedule.minimum * learning_rate }
+        }
+    };
+    Ok(ScheduleConfig { learning_rate, warm_up_steps: schedule.warmup_steps, shape })
+}
+
+fn evaluate(file: &JobFile) -> Result<EvaluateConfig, PlanError> {
+    let evaluate = &file.evaluate;
+    let every = match (evaluate.every_steps, evaluate.every_epochs) {
+        (Some(_), Some(_)) => {
+            return Err(value("[evaluate]", "every_steps and every_epochs exclude each other; give one of them"));
+        }
+        (Some(steps), None) => EvaluateEvery::Steps(steps),
+        (None, epochs) => EvaluateEvery::Epochs(epochs.unwrap_or(1)),
+    };
+    Ok(EvaluateConfig { every, batch: evaluate.batch })
+}
+
+fn stop(file: &JobFile) -> Result<StopConfig, PlanError> {
+    const EPOCHS_DEFAULT: u32 = 5;
+    let stop = &file.stop;
+    let wall_time = stop.wall_time_s.map(|time| seconds("[stop] wall_time_s", time)).transpose()?;
+    let given = stop.epochs.is_some() || stop.steps.is_some() || stop.target_accuracy.is_some() || wall_time.is_some();
+    for (key, number) in [("[stop] epochs", stop.epochs.map(u64::from)), ("[stop] steps", stop.steps)] {
+        if number == Some(0) {
+            return Err(value(key, "0 leaves nothing to do, at least 1 is needed"));
+        }
+    }
+    Ok(StopConfig {
+        epochs: if given { stop.epochs } else { Some(EPOCHS_DEFAULT) },
+        steps: stop.steps,
+        target_accuracy: stop.target_accuracy,
+        wall_time,
+    })
+}

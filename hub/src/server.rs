@@ -1,0 +1,157 @@
+//! The hub as a whole: opens the state folder, serves, and ends in order.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{self, Api};
+use crate::connection::Gate;
+use crate::counters::Counters;
+use crate::digest::Token;
+use crate::job_task::{JobTask, Outcome};
+use crate::kernel_store::KernelStore;
+use crate::limits::{INBOX, REQUESTS, SHUTDOWN_WAIT};
+use crate::metered::{MeteredListener, Peer};
+use crate::plan::Plan;
+use crate::registry::Registry;
+use crate::store::{Store, StoreError, interrupted};
+use crate::view::JobState;
+
+/// How a hub is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The state folder.
+    pub state: PathBuf,
+    /// The shared token that agents and clients must show, if any.
+    pub token: Option<Token>,
+    /// Whether the hub ends once no job is left, after at least one.
+    pub exit_when_done: bool,
+}
+
+/// Why a hub cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The state folder.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The network.
+    #[error("cannot serve: {0}")]
+    Serve(#[from] std::io::Error),
+    /// A bug in the hub.
+    #[error("the task that owns the jobs failed: {0}")]
+    JobTask(#[source] tokio::task::JoinError),
+}
+
+/// Serves agents and users on `listener` until `shutdown` is cancelled, or until all jobs are done if the hub is set up so.
+/// Ends within two seconds: agents are told, the running job's weights and all records are written.
+///
+/// # Errors
+/// [`RunError`] if the state folder cannot be used.
+pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationToken) -> Result<Outcome, RunError> {
+    let address = listener.local_addr()?;
+    let holder = format!("process {} at {address}", std::process::id());
+    let directory = config.state.clone();
+    let opened = tokio::task::spawn_blocking(move || Store::open(&directory, &holder));
+    let store = opened.await.unwrap_or(Err(StoreError::ShuttingDown))?;
+    let kernels = KernelStore::new(store.clone());
+    let counters = Arc::new(Counters::default());
+    let (inbox, from_agents) = mpsc::channel(INBOX);
+    let (jobs, requests) = mpsc::channel(REQUESTS);
+    let (alive, mut all_gone) = mpsc::channel::<()>(1);
+
+    let stored = store.jobs().await?;
+    let next_job = stored.iter().map(|stored| stored.view.id + 1).max().unwrap_or(1);
+    let ending = CancellationToken::new();
+    let mut job_task =
+        JobTask::new(store.clone(), Arc::clone(&counters), ending.clone(), config.exit_when_done, next_job);
+    for stored in stored {
+        if stored.view.state == JobState::Queued {
+            let kernels = kernels.clone();
+            let planned = tokio::task::spawn_blocking(move || {
+                let component = kernels.load(&stored.kernel)?;
+                let mut plan = Plan::new(&stored.job_file, &component).ok()?;
+                plan.config.job = omnilearn_wire::JobId(stored.view.id);
+                Some((stored.view, Box::new(plan)))
+            });
+            if let Ok(Some((view, plan))) = planned.await {
+                job_task.requeue(view, plan);
+                continue;
+            }
+        } else if let Some(view) = interrupted(stored.view) {
+            tracing::warn!(job = view.id, name = view.name, "job was interrupted");
+            store.job(&view, None, None);
+        }
+    }
+    let known = store.agents().await?.into_iter().map(|(agent, name, _)| (agent, name));
+    let gate = Arc::new(Gate {
+        registry: Registry::new(known),
+        token: config.token,
+        kernels,
+        store: store.clone(),
+        counters,
+        inbox,
+        next_session: AtomicU64::new(1),
+        alive,
+    });
+
+    let router = api::router(Api { gate, jobs });
+    let served = CancellationToken::new();
+    let server = axum::serve(MeteredListener(listener), router.into_make_service_with_connect_info::<Peer>())
+        .with_graceful_shutdown(served.clone().cancelled_owned());
+    let mut server = tokio::spawn(server.into_future());
+    for address in reachable(address) {
+        tracing::info!(agents = %format!("ws://{address}/agent"), users = %format!("http://{address}"), "listening");
+    }
+
+    let mut job_task = tokio::spawn(job_task.run(from_agents, requests));
+    let joined = tokio::select! {
+        joined = &mut job_task => Some(joined),
+        () = shutdown.cancelled() => None,
+    };
+    ending.cancel();
+    served.cancel();
+    let rest = async {
+        let joined = match joined {
+            Some(joined) => joined,
+            None => (&mut job_task).await,
+        };
+        while all_gone.recv().await.is_some() {}
+        (&mut server).await.ok();
+        joined
+    };
+    match timeout(SHUTDOWN_WAIT, rest).await {
+        Ok(joined) => joined.map_err(RunError::JobTask),
+        Err(_) => {
+            tracing::warn!("not everything ended in time");
+            job_task.abort();
+            server.abort();
+            Ok(Outcome::default())
+        }
+    }
+}
+
+/// Addresses under which others reach the hub; for a wildcard, this machine's own.
+fn reachable(address: SocketAddr) -> Vec<SocketAddr> {
+    if !address.ip().is_unspecified() {
+        return vec![address];
+    }
+    let loopback: [IpAddr; 2] = [[127, 0, 0, 1].into(), std::net::Ipv6Addr::LOCALHOST.into()];
+    // Connecting a UDP socket sends nothing; it only asks which own address routes there. (Addresses for documentation.)
+    let outward =
+        [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")].into_iter().filter_map(|(own, other)| {
+            let socket = UdpSocket::bind(own).ok()?;
+            socket.connect(other).ok()?;
+            socket.local_addr().ok().map(|address| address.ip())
+        });
+    let own: Vec<IpAddr> = loopback.into_iter().chain(outward).filter(|ip| address.is_ipv6() || ip.is_ipv4()).collect();
+    own.into_iter().map(|ip| SocketAddr::new(ip, address.port())).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Compiled code on disk.
+//!
+//! An entry is named by the component's digest and by a hash over everything that decides whether its code runs here: the
+//! engine's version, its settings and the CPU. Its first 32 bytes are the SHA-256 of the rest, so that a torn or damaged
+//! entry is noticed before it is loaded.
+#![expect(unsafe_code, reason = "loading compiled code is unsafe by nature; `load` says what makes it sound")]
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+pub(crate) fn load_or_compile(
+    engine: &Engine,
+    bytes: &[u8],
+    digest: &[u8; 32],
+    folder: &Path,
+) -> wasmtime::Result<Component> {
+    let path = entry(engine, digest, folder);
+    if let Some(component) = load(engine, &path) {
+        return Ok(component);
+    }
+    let component = Component::from_binary(engine, bytes)?;
+    if let Ok(code) = component.serialize() {
+        // Without the entry the next start compiles again; there is nobody to whom that would be an error.
+        let _ = store(&path, &code);
+    }
+    Ok(component)
+}
+
+/// Path of the entry for a component under this engine.
+pub(crate) fn entry(engine: &Engine, digest: &[u8; 32], folder: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.join(format!("{digest}-{:016x}.cwasm", hasher.finish()))
+}
+
+fn load(engine: &Engine, path: &Path) -> Option<Component> {
+    let bytes = fs::read(path).ok()?;
+    let (sum, code) = bytes.split_at_checked(32)?;
+    if Sha256::digest(code).as_slice() != sum {
+        return None;
+    }
+    // SAFETY: `deserialize` requires code that `serialize` made. `store` wrote this file, in a folder that only this user can
+    // write (see `Kernel::open_cached`); the sum shows that it is whole and unchanged since; and the engine itself refuses
+    // code of another version, other settings or another CPU.
+    unsafe { Component::deserialize(engine, code) }.ok()
+}
+
+fn store(path: &Path, code: &[u8]) -> io::Result<()> {
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    if let Some(folder) = path.parent() {
+        make_private_folder(folder)?;
+    }
+    // Under a name of its own until it is whole, so that nobody loads half an entry.
+    let whole = path.with_extension(format!("{}-{}.tmp", process::id(), SERIAL.fetch_add(1, Ordering::Relaxed)));
+    let written =
+        fs::write(&whole, [Sha256::digest(code).as_slice(), code].concat()).and_then(|()| fs::rename(&whole, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&whole); // as good as it gets when the disk is full
+    }
+    written
+}
+
+fn make_private_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}

@@ -1,0 +1,74 @@
+//! Writes kernels: the models that OmniLearn's agents train.
+//!
+//! A kernel names its parameters once, in [`Classifier::build`], and says how a batch becomes logits, in
+//! [`Classifier::logits`]. The agent computes, differentiates and updates; the kernel holds handles.
+//!
+//! ```ignore
+//! use omnilearn_kernel_sdk::prelude::*;
+//!
+//! settings! {
+//!     /// Number of classes.
+//!     classes: u32[2..=1000] = 10,
+//! }
+//!
+//! struct Softmax {
+//!     layer: Linear,
+//! }
+//!
+//! impl Classifier for Softmax {
+//!     type Settings = Settings;
+//!
+//!     fn build(settings: Settings, build: &mut Builder) -> Result<Self, String> {
+//!         build.input("image", DType::F32, &[784]);
+//!         Ok(Softmax { layer: Linear::new(build, "layer", 784, settings.classes) })
+//!     }
+//!
+//!     fn logits(&self, images: Tensor, pass: &mut Pass) -> Tensor {
+//!         self.layer.forward(&images, pass)
+//!     }
+//! }
+//!
+//! export_kernel!(Softmax);
+//! ```
+//!
+//! Shapes derived from settings cannot be wrong at run time in a way that the kernel must handle: a misused operation
+//! traps in the agent, with the operation's name and the shapes.
+
+// The generated code names this crate from kernels and from here alike.
+extern crate self as omnilearn_kernel_sdk;
+
+#[doc(hidden)]
+pub mod bindings;
+mod builder;
+mod classifier;
+mod conv;
+mod export;
+mod linear;
+mod norm;
+mod pass;
+mod pool;
+mod settings;
+
+pub use bindings::exports::omnilearn::kernel::model::{Initializer, Merge, Mode, SettingInfo, SettingValue};
+pub use bindings::omnilearn::kernel::tensor::{Conv2dOptions, Dtype as DType, Pool2dOptions, Tensor};
+pub use builder::{Buffer, Builder, Parameter};
+pub use classifier::Classifier;
+pub use conv::Conv2d;
+#[doc(hidden)]
+pub use export::Slot;
+pub use export::{Kernel, Output};
+pub use linear::Linear;
+pub use norm::BatchNorm2d;
+pub use pass::{Dropout, Pass};
+pub use pool::{avg_pool2d, flatten, max_pool2d};
+#[doc(hidden)]
+pub use settings::help;
+pub use settings::{SettingKind, Settings};
+
+/// What most kernels use.
+pub mod prelude {
+    pub use crate::{
+        BatchNorm2d, Builder, Classifier, Conv2d, DType, Dropout, Linear, Pass, Tensor, avg_pool2d, export_kernel,
+        flatten, max_pool2d, settings,
+    };
+}

@@ -1,0 +1,24 @@
+//! Layers without parameters that the tensor interface does not already offer in this short form.
+
+use crate::{Pool2dOptions, Tensor};
+
+fn square(kernel: u32, stride: u32) -> Pool2dOptions {
+    Pool2dOptions { kernel: (kernel, kernel), stride: (stride, stride), padding: (0, 0) }
+}
+
+/// Maximum over windows of `kernel` by `kernel` pixels, `stride` apart.
+pub fn max_pool2d(x: &Tensor, kernel: u32, stride: u32) -> Tensor {
+    x.max_pool2d(square(kernel, stride))
+}
+
+/// Mean over windows of `kernel` by `kernel` pixels, `stride` apart.
+pub fn avg_pool2d(x: &Tensor, kernel: u32, stride: u32) -> Tensor {
+    x.avg_pool2d(square(kernel, stride))
+}
+
+/// `[batch, a, b, ..] -> [batch, a * b * ..]`
+pub fn flatten(x: &Tensor) -> Tensor {
+    let shape = x.shape();
+    let features = shape.iter().skip(1).product();
+    x.reshape(&[shape[0], features])
+}

@@ -1,0 +1,267 @@
+//! A hub and agents as real processes on loopback, ended when dropped.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use omnilearn_hub::client::HubClient;
+use omnilearn_hub::view::{JobView, RecordPage};
+
+use crate::{component_path, workspace};
+
+/// Longest time that a job in a test may take before the test fails with what the processes said.
+const JOB_WAIT: Duration = Duration::from_secs(240);
+
+/// Builds both programs once, so that a test never runs yesterday's.
+fn programs() -> Result<&'static Path> {
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let this = std::env::current_exe().map_err(|error| error.to_string())?;
+        let folder = this.ancestors().nth(2).ok_or("the test program lies in no build folder")?.to_owned();
+        let build = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--workspace", "--bins"])
+            .current_dir(workspace())
+            .stdout(Stdio::null())
+            .output()
+            .map_err(|error| format!("cannot run cargo: {error}"))?;
+        match build.status.success() {
+            true => Ok(folder),
+            false => Err(format!("cannot build the programs: {}", String::from_utf8_lossy(&build.stderr))),
+        }
+    });
+    folder.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+/// A process whose output is kept, killed when dropped.
+pub struct Process {
+    name: String,
+    child: Child,
+    output: Arc<Mutex<String>>,
+}
+
+impl Process {
+    fn spawn(name: &str, command: &mut Command) -> Result<Process> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let output = Arc::new(Mutex::new(String::new()));
+        let stdout = child.stdout.take().context("stdout is piped")?;
+        let stderr = child.stderr.take().context("stderr is piped")?;
+        let streams: [Box<dyn Read + Send>; 2] = [Box::new(stdout), Box::new(stderr)];
+        for stream in streams {
+            let output = Arc::clone(&output);
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+                    output.push_str(&line);
+                    output.push('\n');
+                }
+            });
+        }
+        Ok(Process { name: name.to_owned(), child, output })
+    }
+
+    /// What it printed so far.
+    pub fn output(&self) -> String {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it with SIGKILL, as a crash would.
+    ///
+    /// # Errors
+    /// If it cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().ok();
+        self.child.wait().with_context(|| format!("waiting for {}", self.name))?;
+        Ok(())
+    }
+
+    /// Sends SIGINT, as Ctrl-C does.
+    ///
+    /// # Errors
+    /// If `kill` cannot be run.
+    pub fn interrupt(&self) -> Result<()> {
+        let sent = Command::new("kill").args(["-INT", &self.pid().to_string()]).status()?;
+        ensure!(sent.success(), "cannot signal {}", self.name);
+        Ok(())
+    }
+
+    /// Waits for its end and returns its exit code.
+    ///
+    /// # Errors
+    /// If it has not ended in time.
+    pub fn exit_code(&mut self, wait: Duration) -> Result<Option<i32>> {
+        let start = Instant::now();
+        while start.elapsed() < wait {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("{} has not ended after {wait:?}; it said:\n{}", self.name, self.output())
+    }
+
+    /// Largest resident memory so far, in bytes.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn peak_memory_bytes(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse()?;
+        Ok(kib * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        if std::thread::panicking() {
+            eprintln!("--- {} said:\n{}", self.name, self.output());
+        }
+    }
+}
+
+/// A hub and its agents.
+pub struct Cluster {
+    /// The hub's process.
+    pub hub: Process,
+    /// The agents' processes, by name.
+    pub agents: BTreeMap<String, Process>,
+    /// The hub's interface.
+    pub client: HubClient,
+    address: String,
+    folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Starts a hub and no agents.
+    ///
+    /// # Errors
+    /// If it does not answer within seconds.
+    pub fn start() -> Result<Cluster> {
+        let folder = tempfile::tempdir()?;
+        // A port that was free a moment ago; the hub says if somebody else was quicker.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let address = format!("127.0.0.1:{port}");
+        let mut command = Command::new(programs()?.join("omnilearn-hub"));
+        command.args(["serve", "--listen", &address, "--state"]).arg(folder.path().join("state"));
+        let hub = Process::spawn("hub", &mut command)?;
+        let client = HubClient::new(&format!("http://{address}"), None);
+        let start = Instant::now();
+        while client.health().is_err() {
+            ensure!(start.elapsed() < Duration::from_secs(20), "the hub does not answer; it said:\n{}", hub.output());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Cluster { hub, agents: BTreeMap::new(), client, address, folder })
+    }
+
+    /// Where the hub listens, as `address:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A folder that lives as long as the cluster.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts an agent of this name with one compute thread.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn add_agent(&mut self, name: &str) -> Result<()> {
+        let mut command = Command::new(programs()?.join("omnilearn-agent"));
+        let url = format!("ws://{}", self.address);
+        command.args(["run", "--hub", &url, "--name", name, "--threads", "1"]);
+        self.agents.insert(name.to_owned(), Process::spawn(name, &mut command)?);
+        Ok(())
+    }
+
+    /// Submits a job: `toml` is all of the job file but the kernel's path, which is that of `kernel`.
+    ///
+    /// # Errors
+    /// Whatever the hub has against it.
+    pub fn submit(&self, kernel: &str, toml: &str) -> Result<u64> {
+        let path = component_path(kernel);
+        ensure!(path.exists(), "{} is missing: run `cargo xtask kernels`", path.display());
+        let file = self.folder.path().join("job.toml");
+        std::fs::write(&file, toml.replace("KERNEL", &path.display().to_string()))?;
+        Ok(self.client.submit_file(&file)?.id)
+    }
+
+    /// Waits until the job satisfies a condition.
+    ///
+    /// # Errors
+    /// If it does not in time, with its last state.
+    pub fn wait_until(&self, job: u64, what: &str, condition: impl Fn(&JobView) -> bool) -> Result<JobView> {
+        let start = Instant::now();
+        loop {
+            let view = self.client.job(job)?;
+            if condition(&view) {
+                return Ok(view);
+            }
+            ensure!(start.elapsed() < JOB_WAIT, "{what}: not within {JOB_WAIT:?}; the job: {view:#?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for the end of a job and checks that it was done.
+    ///
+    /// # Errors
+    /// If it ended otherwise or not in time.
+    pub fn wait_done(&self, job: u64) -> Result<JobView> {
+        let view = self.wait_until(job, "the job's end", |view| view.state.is_final())?;
+        ensure!(view.state.as_str() == "done", "the job ended as {}: {}", view.state.as_str(), view.message);
+        Ok(view)
+    }
+
+    /// All records of a job.
+    ///
+    /// # Errors
+    /// If the hub does not answer.
+    pub fn records(&self, job: u64) -> Result<RecordPage> {
+        let mut all = RecordPage::default();
+        loop {
+            let page = self.client.records(job, all.next)?;
+            let more = page.more;
+            all.next = page.next;
+            all.steps.extend(page.steps);
+            all.rounds.extend(page.rounds);
+            all.evaluations.extend(page.evaluations);
+            all.batches.extend(page.batches);
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The job's weights by name: shape and values.
+    ///
+    /// # Errors
+    /// If there are none or they are not safetensors.
+    pub fn weights(&self, job: u64) -> Result<BTreeMap<String, (Vec<usize>, Vec<f32>)>> {
+        let mut bytes = Vec::new();
+        self.client.weights(job)?.read_to_end(&mut bytes)?;
+        let file = safetensors::SafeTensors::deserialize(&bytes)?;
+        let tensor = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
+            let values = view.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            (name, (view.shape().to_vec(), values))
+        };
+        Ok(file.tensors().into_iter().map(tensor).collect())
+    }
+}

@@ -1,0 +1,335 @@
+//! One demo session: what has to be there, the processes of the fleet, and training runs on them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use omnilearn_wire::dataset::DatasetSpec;
+
+use super::hub_client::HubClient;
+use super::job::{JobPlan, Mode, Model, Policy};
+use super::progress::Progress;
+use super::records::RunRecords;
+use crate::fleet::process::{Process, stop_all, unconfigured};
+use crate::fleet::quota::{CgroupTree, CpuGroup, Limiter, pinned_cores};
+use crate::fleet::ratios::HeterogeneityLevel;
+use crate::interrupt::Interrupt;
+use crate::workspace::Workspace;
+use crate::{datasets, kernels};
+
+/// Share of the machine's cores that agents get; the rest is for the hub and for us.
+const QUOTA_SHARE: f64 = 0.9;
+
+/// Longest wait for the hub to listen.
+const HUB_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest wait for all agents to connect: one with a small quota starts slowly.
+const AGENTS_PATIENCE: Duration = Duration::from_secs(180);
+
+/// Longest time in which a job may make no step.
+const STEP_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Time between two looks at the hub.
+const POLL_EVERY: Duration = Duration::from_millis(300);
+
+/// Everything that has to be there before a fleet can start.
+#[derive(Debug)]
+pub(crate) struct Kit {
+    workspace: Workspace,
+    spec: &'static DatasetSpec,
+    hub: PathBuf,
+    agent: PathBuf,
+    data: PathBuf,
+    cache: PathBuf,
+    limiter: Limiter,
+    cores: usize,
+    quota_total: f64,
+}
+
+/// One training run.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Synchronisation.
+    pub(crate) mode: Mode,
+    /// Number of agents.
+    pub(crate) agents: usize,
+    /// What is trained.
+    pub(crate) model: Model,
+    /// How batches are set.
+    pub(crate) policy: Policy,
+    /// Passes over the training set.
+    pub(crate) epochs: u32,
+    /// Channels of the first stage of a ResNet.
+    pub(crate) width: u32,
+    /// Samples behind one step, over all agents.
+    pub(crate) global_batch: u32,
+    /// Seed of everything random.
+    pub(crate) seed: u64,
+}
+
+impl Kit {
+    /// Gets, builds and finds out what is needed. Progress goes to standard error.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do.
+    pub(crate) fn prepare(
+        workspace: &Workspace,
+        data: Option<&Path>,
+        quota_total: Option<f64>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let cores = available_parallelism().context("counting cores")?.get();
+        let quota_total = quota_total.unwrap_or(QUOTA_SHARE * cores as f64);
+        if !(quota_total > 0.0 && quota_total <= cores as f64) {
+            bail!("--quota-total {quota_total} is impossible on {cores} cores");
+        }
+        let spec = datasets::find_spec("fashion-mnist")?;
+        let data = datasets::provide(spec, data, &|line| eprintln!("{line}"))?;
+        let cache = datasets::cache_folder()?;
+        eprintln!("data: {}", data.display());
+        interrupt.check()?;
+        eprintln!("building the kernels (the first time takes a minute or two)");
+        kernels::build(workspace.root())?;
+        interrupt.check()?;
+        eprintln!("building hub and agent (the first time takes several minutes)");
+        let mut programs =
+            workspace.build(&["omnilearn-hub", "omnilearn-agent"], &["omnilearn-hub", "omnilearn-agent"])?;
+        let (Some(agent), Some(hub)) = (programs.pop(), programs.pop()) else { bail!("cargo built nothing") };
+        interrupt.check()?;
+        let limiter = Limiter::detect(&CgroupTree::of_this_machine());
+        eprintln!("{quota_total:.2} of {cores} cores for the agents by {}", limiter.describe());
+        if let Some(notice) = limiter.notice() {
+            eprintln!("note: {notice}");
+        }
+        Ok(Self { workspace: workspace.clone(), spec, hub, agent, data, cache, limiter, cores, quota_total })
+    }
+
+    /// Starts a hub with an empty state folder and the agents of a heterogeneity level, and waits until all are connected.
+    ///
+    /// # Errors
+    /// When a process cannot be started, ends, or takes too long.
+    pub(crate) fn start_fleet(
+        &self,
+        level: HeterogeneityLevel,
+        agents: usize,
+        logs: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Fleet<'_>> {
+        fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
+        let state = tempfile::Builder::new().prefix("omnilearn-demo-").tempdir().context("making a state folder")?;
+        let quotas = level.quotas(agents, self.quota_total);
+        let port = free_port()?;
+        let mut command = Command::new(&self.hub);
+        command
+            .arg("serve")
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .arg("--state")
+            .arg(state.path().join("hub"));
+        let hub = Process::spawn("the hub", command, &logs.join("hub.log"))?;
+        let client = HubClient::new(format!("http://127.0.0.1:{port}"));
+        let mut fleet = Fleet { kit: self, quotas, client, agents: Vec::new(), groups: Vec::new(), hub, state };
+        fleet.wait_for(HUB_PATIENCE, "the hub to listen", interrupt, |fleet| fleet.client.is_up())?;
+        fleet.start_agents(port, logs)?;
+        fleet.wait_for(AGENTS_PATIENCE, "all agents to connect", interrupt, |fleet| {
+            fleet.client.connected_agents().is_ok_and(|connected| connected >= agents)
+        })?;
+        eprintln!("hub at {} with {agents} agents", fleet.client.address());
+        Ok(fleet)
+    }
+}
+
+/// A hub and its agents. Dropping it ends them: agents first, so that none sees its hub vanish, then their groups, then the
+/// hub, then its state.
+#[derive(Debug)]
+pub(crate) struct Fleet<'kit> {
+    kit: &'kit Kit,
+    quotas: Vec<f64>,
+    client: HubClient,
+    // Fields are dropped in this order.
+    agents: Vec<Process>,
+    groups: Vec<CpuGroup>,
+    hub: Process,
+    state: tempfile::TempDir,
+}
+
+impl Fleet<'_> {
+    fn start_agents(&mut self, port: u16, logs: &Path) -> anyhow::Result<()> {
+        let cores = pinned_cores(&self.quotas, self.kit.cores);
+        for (index, (&quota, cores)) in self.quotas.iter().zip(&cores).enumerate() {
+            let name = agent_name(index);
+            let group = self.kit.limiter.group(&name, quota)?;
+            let mut command = group.command(&self.kit.agent, cores);
+            command.args(["run", "--hub", &format!("ws://127.0.0.1:{port}"), "--name", &name]);
+            command.arg("--data").arg(&self.kit.data).arg("--cache").arg(&self.kit.cache);
+            self.groups.push(group);
+            self.agents.push(Process::spawn(&name, command, &logs.join(format!("{name}.log")))?);
+        }
+        Ok(())
+    }
+
+    /// Trains once and returns what was recorded, also as CSV files in the folder `csv` if one is given.
+    ///
+    /// # Errors
+    /// When the job fails, makes no progress, or a process ends.
+    pub(crate) fn train(&mut self, run: &Run, csv: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<RunRecords> {
+        let job = self.submit(run)?;
+        let mut progress = Progress::start(run.policy.name(), run.epochs, run.agents)?;
+        let mut last_step = (0, Instant::now());
+        let job_view = loop {
+            interrupt.sleep(POLL_EVERY)?;
+            self.check_running()?;
+            let view = self.client.job(job)?;
+            let status = view.progress.clone().unwrap_or_default();
+            progress.show(&status);
+            match view.state.as_str() {
+                "queued" | "running" => {}
+                "done" => break view,
+                state => bail!("the job is {state}: {}", view.message),
+            }
+            if let Some((agent, reason)) = status.declined.iter().next() {
+                bail!("{agent} cannot take part: {reason}");
+            }
+            if status.version != last_step.0 {
+                last_step = (status.version, Instant::now());
+            }
+            if last_step.1.elapsed() > STEP_PATIENCE {
+                bail!("no step in {} s; {}", STEP_PATIENCE.as_secs(), status.waiting.join("; "));
+            }
+        };
+        drop(progress);
+        let agents = self.agents_in_order(&job_view.progress.unwrap_or_default())?;
+        let records = self.client.records(job)?.into_run(&agents, &self.quotas, self.kit.spec.train_samples)?;
+        if let Some(folder) = csv {
+            self.export(job, folder)?;
+        }
+        let figures = [
+            records.epoch_s().map(|epoch_s| format!("{epoch_s:.2} s an epoch")),
+            records.steps_per_s().map(|rate| format!("{rate:.1} steps/s")),
+            records.accuracy().map(|accuracy| format!("{:.1} % accuracy", accuracy * 100.0)),
+        ];
+        eprintln!("{}: {}", run.policy.name(), figures.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        Ok(records)
+    }
+
+    /// Hands the job file to `omnilearn-hub submit`, as a user would, and returns the job's number.
+    fn submit(&self, run: &Run) -> anyhow::Result<u64> {
+        let plan = JobPlan {
+            mode: run.mode,
+            model: run.model,
+            policy: run.policy,
+            width: run.width,
+            global_batch: run.global_batch,
+            epochs: run.epochs,
+            agents: u32::try_from(run.agents).context("too many agents")?,
+            dataset: self.kit.spec.name,
+            train_samples: self.kit.spec.train_samples,
+            seed: run.seed,
+        };
+        let file = self.state.path().join(format!("{}.toml", run.policy.name()));
+        let text = plan.to_toml(&self.kit.workspace.component(run.model.kernel()))?;
+        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        let answer = self.hub_command(["submit".as_ref(), file.as_os_str(), "--json".as_ref()])?;
+        job_number(&answer).with_context(|| format!("no job number in `{}`", answer.trim()))
+    }
+
+    /// Writes a job's records as CSV files.
+    fn export(&self, job: u64, folder: &Path) -> anyhow::Result<()> {
+        self.hub_command(["export".as_ref(), job.to_string().as_ref(), "--csv".as_ref(), folder.as_os_str()]).map(drop)
+    }
+
+    /// Runs a command of `omnilearn-hub` against our hub and returns what it printed.
+    fn hub_command<const COUNT: usize>(&self, arguments: [&OsStr; COUNT]) -> anyhow::Result<String> {
+        let mut command = unconfigured(Command::new(&self.kit.hub));
+        command.args(arguments).args(["--hub", self.client.address()]).stdin(Stdio::null());
+        let output = command.output().context("starting omnilearn-hub")?;
+        if !output.status.success() {
+            let arguments = arguments.map(OsStr::to_string_lossy).join(" ");
+            bail!("`omnilearn-hub {arguments}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The hub's numbers for our agents, in the order of the quotas.
+    fn agents_in_order(&self, status: &super::hub_client::JobStatus) -> anyhow::Result<Vec<(u32, String)>> {
+        let number = |index: usize| {
+            let name = agent_name(index);
+            let agent = status.agents.iter().find(|agent| agent.name == name);
+            agent.map(|agent| (agent.agent, name.clone())).with_context(|| format!("{name} took no part"))
+        };
+        (0..self.quotas.len()).map(number).collect()
+    }
+
+    fn check_running(&mut self) -> anyhow::Result<()> {
+        self.hub.check_running()?;
+        self.agents.iter_mut().try_for_each(Process::check_running)
+    }
+
+    fn wait_for(
+        &mut self,
+        patience: Duration,
+        what: &str,
+        interrupt: &Interrupt,
+        done: impl Fn(&Self) -> bool,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + patience;
+        while !done(self) {
+            interrupt.sleep(Duration::from_millis(50))?;
+            self.check_running()?;
+            if Instant::now() > deadline {
+                let logs: Vec<String> =
+                    self.agents.iter().chain([&self.hub]).map(|process| process.log().display().to_string()).collect();
+                bail!("waited {} s for {what}; see {}", patience.as_secs(), logs.join(", "));
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves everything running until an interrupt.
+    pub(crate) fn keep(&self, interrupt: &Interrupt) {
+        eprintln!("hub and agents go on at {}; Ctrl-C ends them", self.client.address());
+        // The interrupt is what we wait for, so it is no error here.
+        while interrupt.sleep(Duration::from_secs(3600)).is_ok() {}
+    }
+
+    /// Ends agents, then the hub.
+    pub(crate) fn stop(mut self) {
+        stop_all(std::mem::take(&mut self.agents));
+    }
+}
+
+impl Drop for Fleet<'_> {
+    fn drop(&mut self) {
+        stop_all(std::mem::take(&mut self.agents));
+    }
+}
+
+fn agent_name(index: usize) -> String {
+    format!("agent-{}", index + 1)
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
+    Ok(listener.local_addr().context("looking for a free port")?.port())
+}
+
+/// The number in the JSON of a job.
+fn job_number(json: &str) -> Option<u64> {
+    serde_json::from_str::<serde_json::Value>(json).ok()?.get("id")?.as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_number_is_read_from_what_submit_prints() {
+        assert_eq!(job_number(r#"{"id": 12, "name": "lenet"}"#), Some(12));
+        assert_eq!(job_number("job 12"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! The workspace, and Cargo as a tool within it.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// The workspace that this tool was built in.
+#[derive(Clone, Debug)]
+pub(crate) struct Workspace {
+    root: PathBuf,
+}
+
+impl Workspace {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// When the sources are no longer where the tool was built.
+    pub(crate) fn find() -> anyhow::Result<Self> {
+        // Cargo sets the variable when it runs us; the path from the build serves a binary that is started by hand.
+        let manifest =
+            env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        let root = manifest.parent().context("xtask lies outside a workspace")?.to_owned();
+        if !root.join("wit").is_dir() {
+            bail!("{} is not the workspace of OmniLearn", root.display());
+        }
+        Ok(Self { root })
+    }
+
+    /// Its root folder.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The component of a kernel after `cargo xtask kernels`.
+    pub(crate) fn component(&self, kernel: &str) -> PathBuf {
+        self.root.join("kernels/target/components").join(format!("{kernel}.wasm"))
+    }
+
+    /// Cargo, in the root folder.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(&self.root);
+        command
+    }
+
+    /// Builds binaries in the development profile and returns their paths in the order of `binaries`. Cargo shows its
+    /// progress on standard error.
+    ///
+    /// # Errors
+    /// When the build fails.
+    pub(crate) fn build(&self, packages: &[&str], binaries: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+        let mut command = self.cargo();
+        command.args(["build", "--message-format=json-render-diagnostics"]).stdout(Stdio::piped());
+        for package in packages {
+            command.args(["--package", package]);
+        }
+        for binary in binaries {
+            command.args(["--bin", binary]);
+        }
+        let mut child = command.spawn().context("starting cargo")?;
+        let output = child.stdout.take().context("cargo has no output")?;
+        let mut executables = Vec::new();
+        for line in BufReader::new(output).lines() {
+            executables.extend(executable(&line.context("reading cargo's output")?));
+        }
+        if !child.wait().context("waiting for cargo")?.success() {
+            bail!("`cargo build` of {} failed", packages.join(" and "));
+        }
+        let find = |binary: &&str| {
+            let path = executables.iter().find(|(name, _)| name == binary).map(|(_, path)| path.clone());
+            path.with_context(|| format!("cargo built no `{binary}`"))
+        };
+        binaries.iter().map(find).collect()
+    }
+}
+
+/// Name and path of the program that one of Cargo's messages announces.
+fn executable(message: &str) -> Option<(String, PathBuf)> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let path = message.get("executable")?.as_str()?;
+    let name = message.get("target")?.get("name")?.as_str()?;
+    Some((name.to_owned(), PathBuf::from(path)))
+}
+
+/// Runs a command to its end with our own output.
+///
+/// # Errors
+/// When it cannot be started or does not succeed.
+pub(crate) fn run(mut command: Command) -> anyhow::Result<()> {
+    let shown = format!("{command:?}").replace('"', "");
+    let status = command.status().with_context(|| format!("starting {shown}"))?;
+    if !status.success() {
+        bail!("{shown} failed ({status})");
+    }
+    Ok(())
+}
+
+/// Whether a program of this name is on the path.
+pub(crate) fn has_program(name: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(name).is_file()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executables_are_read_from_cargos_messages() {
+        let line = r#"{"reason":"compiler-artifact","target":{"name":"omnilearn-hub","kind":["bin"]},"executable":"/t/debug/omnilearn-hub"}"#;
+        assert_eq!(executable(line), Some(("omnilearn-hub".to_owned(), PathBuf::from("/t/debug/omnilearn-hub"))));
+        assert_eq!(executable(r#"{"reason":"compiler-artifact","target":{"name":"x"},"executable":null}"#), None);
+        assert_eq!(executable("warning: not JSON"), None);
+    }
+
+    #[test]
+    fn the_workspace_is_found_from_the_sources() {
+        let workspace = Workspace::find().unwrap();
+        assert!(workspace.root().join("xtask/Cargo.toml").is_file());
+        assert!(workspace.component("lenet").ends_with("kernels/target/components/lenet.wasm"));
+    }
+}

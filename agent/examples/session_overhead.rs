@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use futures_util::{SinkExt, StreamExt};
 use omnilearn_agent::config::{AgentConfig, HubAddress};
-use omnilearn_agent::session::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, Usage, run_with};
+use omnilearn_agent::session::{
+    Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, Usage, run_with,
+};
 use omnilearn_wire::handshake::{self, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
@@ -118,7 +120,11 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
         let Message::Binary(bytes) = message? else { continue };
         match frame::decode::<AgentMessage<'_>>(&bytes)? {
             AgentMessage::FetchKernel { .. } => {
-                send(&mut socket, &HubMessage::KernelChunk { digest, offset: 0, total: kernel.len() as u64, bytes: kernel }).await?;
+                send(
+                    &mut socket,
+                    &HubMessage::KernelChunk { digest, offset: 0, total: kernel.len() as u64, bytes: kernel },
+                )
+                .await?;
                 socket.flush().await?;
                 continue;
             }
@@ -150,7 +156,8 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
             send(&mut socket, &HubMessage::ParameterChunk { job: JOB, version, offset, total, bytes }).await?;
         }
         let spans = vec![Span { epoch: 0, start: 0, end: 1 }];
-        let work = Train { job: JOB, assignment: AssignmentId(step), round: step, version: Version(step), spans, seed: 0 };
+        let work =
+            Train { job: JOB, assignment: AssignmentId(step), round: step, version: Version(step), spans, seed: 0 };
         send(&mut socket, &HubMessage::Train(work)).await?;
         socket.flush().await?;
     }

@@ -9,11 +9,11 @@ use crate::config::{AgentConfig, HubAddress, Token, default_name, parse_bytes, s
 
 const RUN_HELP: &str = "\
 Examples:
-  omnilearn-agent run --hub ws://127.0.0.1:7070
+  omnilearn-agent run --hub ws://127.0.0.1:7700
       Trains for a hub on this machine. The order does not matter: the agent waits for the hub.
-  OMNILEARN_TOKEN=... omnilearn-agent run --hub ws://10.0.0.5:7070 --insecure --name kitchen-pi
+  OMNILEARN_TOKEN=... omnilearn-agent run --hub ws://10.0.0.5:7700 --insecure --name kitchen-pi
       Trains for a hub on another machine, over a network that you trust.
-  omnilearn-agent run --hub ws://127.0.0.1:7070 --data ~/datasets --threads 2 --memory-max 512MiB
+  omnilearn-agent run --hub ws://127.0.0.1:7700 --data ~/datasets --threads 2 --memory-max 512MiB
       Looks for data sets in a folder of your own and leaves room for others on the machine.
 
 Ctrl-C or SIGTERM tells the hub and ends within two seconds; a second one ends at once.
@@ -28,7 +28,7 @@ Examples:
 
 /// Trains models for a hub on this machine.
 #[derive(Debug, Parser)]
-#[command(name = "omnilearn-agent", version, after_help = "Example: omnilearn-agent run --hub ws://127.0.0.1:7070")]
+#[command(name = "omnilearn-agent", version, after_help = "Example: omnilearn-agent run --hub ws://127.0.0.1:7700")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -154,7 +154,8 @@ mod tests {
     use super::*;
 
     fn run(arguments: &[&str]) -> Result<AgentConfig, String> {
-        let cli = Cli::try_parse_from([&["omnilearn-agent", "run"], arguments].concat()).map_err(|error| error.to_string())?;
+        let cli = Cli::try_parse_from([&["omnilearn-agent", "run"], arguments].concat())
+            .map_err(|error| error.to_string())?;
         let Command::Run(arguments) = cli.command else { panic!("not run") };
         arguments.config(None)
     }
@@ -172,21 +173,37 @@ mod tests {
 
     #[test]
     fn hub_on_another_machine_needs_insecure() {
-        let refused = run(&["--hub", "ws://10.0.0.5:7070"]).unwrap_err();
+        let refused = run(&["--hub", "ws://10.0.0.5:7700"]).unwrap_err();
         assert!(refused.contains("--insecure") && refused.lines().count() == 1, "{refused}");
-        assert!(run(&["--hub", "ws://10.0.0.5:7070", "--insecure"]).is_ok());
-        assert!(run(&["--hub", "ws://127.0.0.1:7070"]).is_ok());
+        assert!(run(&["--hub", "ws://10.0.0.5:7700", "--insecure"]).is_ok());
+        assert!(run(&["--hub", "ws://127.0.0.1:7700"]).is_ok());
     }
 
     #[test]
     fn arguments_become_a_configuration() {
         let config = run(&[
-            "--hub", "ws://[::1]:1", "--name", "pi.4", "--data", "/a", "--data", "/b", "--cache", "/c", "--threads", "3",
-            "--memory-max", "1GiB", "--exit-when-done",
+            "--hub",
+            "ws://[::1]:1",
+            "--name",
+            "pi.4",
+            "--data",
+            "/a",
+            "--data",
+            "/b",
+            "--cache",
+            "/c",
+            "--threads",
+            "3",
+            "--memory-max",
+            "1GiB",
+            "--exit-when-done",
         ])
         .unwrap();
         assert_eq!((config.name.as_str(), config.data.len(), config.memory_max), ("pi.4", 2, Some(1 << 30)));
-        assert_eq!((config.cache, config.threads.map(NonZeroUsize::get), config.exit_when_done), ("/c".into(), Some(3), true));
+        assert_eq!(
+            (config.cache, config.threads.map(NonZeroUsize::get), config.exit_when_done),
+            ("/c".into(), Some(3), true)
+        );
     }
 
     #[test]

@@ -111,19 +111,21 @@ pub enum AddressError {
         address: String,
     },
     /// Another scheme or none.
-    #[error("`{address}` does not begin with ws://; an example is ws://127.0.0.1:7070")]
+    #[error("`{address}` does not begin with ws://; an example is ws://127.0.0.1:7700")]
     Scheme {
         /// The address.
         address: String,
     },
     /// No host, no port, or a port that is not one.
-    #[error("`{address}` has no host and port; an example is ws://127.0.0.1:7070")]
+    #[error("`{address}` has no host and port; an example is ws://127.0.0.1:7700")]
     HostAndPort {
         /// The address.
         address: String,
     },
     /// Another machine, over a connection that anyone between can read.
-    #[error("`{address}` is not on this machine and the connection is not encrypted; add --insecure if the network between is trusted")]
+    #[error(
+        "`{address}` is not on this machine and the connection is not encrypted; add --insecure if the network between is trusted"
+    )]
     NotLoopback {
         /// The address.
         address: String,
@@ -203,7 +205,11 @@ impl HubAddress {
 impl fmt::Display for HubAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HubAddress { host, port, .. } = self;
-        if host.contains(':') { write!(formatter, "ws://[{host}]:{port}") } else { write!(formatter, "ws://{host}:{port}") }
+        if host.contains(':') {
+            write!(formatter, "ws://[{host}]:{port}")
+        } else {
+            write!(formatter, "ws://{host}:{port}")
+        }
     }
 }
 
@@ -261,18 +267,34 @@ mod tests {
 
     #[test]
     fn address_takes_names_numbers_and_brackets_and_adds_the_path() {
-        let urls: Vec<String> = ["ws://localhost:7070", "ws://10.0.0.5:80/", "ws://[::1]:7070", "ws://hub.example:9/other"]
-            .iter()
-            .map(|address| HubAddress::parse(address).unwrap().url())
-            .collect();
-        let expected =
-            ["ws://localhost:7070/agent", "ws://10.0.0.5:80/agent", "ws://[::1]:7070/agent", "ws://hub.example:9/other"];
+        let urls: Vec<String> =
+            ["ws://localhost:7700", "ws://10.0.0.5:80/", "ws://[::1]:7700", "ws://hub.example:9/other"]
+                .iter()
+                .map(|address| HubAddress::parse(address).unwrap().url())
+                .collect();
+        let expected = [
+            "ws://localhost:7700/agent",
+            "ws://10.0.0.5:80/agent",
+            "ws://[::1]:7700/agent",
+            "ws://hub.example:9/other",
+        ];
         assert_eq!(urls, expected);
     }
 
     #[test]
     fn address_refuses_what_it_cannot_dial_and_names_it() {
-        for address in ["localhost:7070", "http://a:1", "ws://a", "ws://:1", "ws://a:0", "ws://a:99999", "ws://::1:7", "ws://[::1:7", "wss://a:1", "ws://a b:1"] {
+        for address in [
+            "localhost:7700",
+            "http://a:1",
+            "ws://a",
+            "ws://:1",
+            "ws://a:0",
+            "ws://a:99999",
+            "ws://::1:7",
+            "ws://[::1:7",
+            "wss://a:1",
+            "ws://a b:1",
+        ] {
             let error = HubAddress::parse(address).unwrap_err().to_string();
             assert!(error.contains(address), "{error}");
         }

@@ -20,7 +20,12 @@ fn main() -> ExitCode {
         Err(error) => return complain(&format!("--log {log:?}: {error}"), BAD_USAGE),
     };
     let ansi = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(ansi)
+        .with_target(false)
+        .init();
     match command {
         Command::Run(arguments) => run(arguments),
         Command::Probe(arguments) => probe(arguments),
@@ -72,7 +77,8 @@ fn describe(error: &dyn std::error::Error) -> String {
 #[cfg(unix)]
 async fn watch_signals(shutdown: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
         return tracing::warn!("cannot watch for signals; the first one ends the agent without a goodbye");
     };
     loop {

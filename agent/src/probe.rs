@@ -50,7 +50,8 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { architecture, os, cores, quota_cores, threads, memory_bytes, compute_device, agent_version } = &self.machine;
+        let Machine { architecture, os, cores, quota_cores, threads, memory_bytes, compute_device, agent_version } =
+            &self.machine;
         let quota = quota_cores.map_or("none".to_owned(), |quota_cores| format!("{quota_cores:.2} cores"));
         let mut line = |name: &str, value: &dyn fmt::Display| writeln!(formatter, "{name:<16}{value}");
         line("name", &self.name)?;

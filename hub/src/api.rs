@@ -118,8 +118,9 @@ async fn submit_kernel(State(api): State<Api>, component: Bytes) -> Answer<(Stat
     let kernels = api.gate.kernels.clone();
     let bytes = component.len() as u64;
     let kept = tokio::task::spawn_blocking(move || {
-        Kernel::open(&component).map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
-        kernels.keep(&component).map_err(internal)
+        let kernel =
+            Kernel::open(&component).map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
+        kernels.keep(&component, kernel).map_err(internal)
     });
     let digest = kept.await.map_err(|_| unavailable())??;
     Ok((StatusCode::CREATED, Json(KernelAccepted { kernel: digest::to_hex(&digest), bytes })))
@@ -132,12 +133,12 @@ async fn submit_job(
     let Json(submission) = submission.map_err(|rejection| Refused(rejection.status(), rejection.body_text()))?;
     let kernels = api.gate.kernels.clone();
     let planned = tokio::task::spawn_blocking(move || {
-        let component = digest::from_hex(&submission.kernel).and_then(|digest| kernels.load(&digest));
-        let component = component.ok_or_else(|| {
+        let found = digest::from_hex(&submission.kernel).and_then(|digest| kernels.open(&digest));
+        let (kernel, bytes) = found.ok_or_else(|| {
             let advice = format!("no kernel {} is here; send it to /api/v1/kernels first", submission.kernel);
             Refused(StatusCode::UNPROCESSABLE_ENTITY, advice)
         })?;
-        Plan::new(&submission.job_file, &component)
+        Plan::new(&submission.job_file, &kernel, bytes)
             .map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
     });
     let plan = Box::new(planned.await.map_err(|_| unavailable())??);
@@ -233,7 +234,7 @@ async fn weights(State(api): State<Api>, Path(job): Path<u64>) -> Answer<Respons
     let present = ask(&api, |reply| JobRequest::Weights { job, reply }).await?;
     let store = api.gate.store.clone();
     let opened = tokio::task::spawn_blocking(move || match present {
-        Some(present) => checkpoint::export(&store, job, &present).map(Some),
+        Some(present) => checkpoint::export(&store, job, present).map(Some),
         None => match std::fs::File::open(store.weights(job)) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,15 +21,16 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    fn metadata(&self, job: JobId) -> HashMap<String, String> {
+    fn write(self, job: JobId, path: &Path) -> Result<(), WeightsError> {
         let entries = [
             ("format", "pt".to_owned()), // what readers of safetensors look for
             ("job", job.to_string()),
-            ("name", self.name.clone()),
+            ("name", self.name),
             ("version", self.snapshot.version.to_string()),
             ("writer", concat!("omnilearn-hub ", env!("CARGO_PKG_VERSION")).to_owned()),
         ];
-        entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+        let metadata = entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        weights::write(path, &self.layout, self.snapshot, metadata)
     }
 }
 
@@ -44,25 +46,24 @@ impl Checkpoints {
     }
 
     /// Writes a checkpoint. May block.
-    pub(crate) fn save(&self, job: JobId, checkpoint: &Checkpoint) -> Result<(), WeightsError> {
+    pub(crate) fn save(&self, job: JobId, checkpoint: Checkpoint) -> Result<(), WeightsError> {
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         let version = checkpoint.snapshot.version;
         if saved.get(&job).is_some_and(|saved| *saved >= version) {
             return Ok(());
         }
-        weights::write(&self.store.weights(job), &checkpoint.layout, &checkpoint.snapshot, checkpoint.metadata(job))?;
+        checkpoint.write(job, &self.store.weights(job))?;
         saved.insert(job, version);
         Ok(())
     }
 }
 
 /// The weights of a running job as a file without a name, which is gone when it is closed. May block.
-pub(crate) fn export(store: &Store, job: JobId, checkpoint: &Checkpoint) -> std::io::Result<File> {
+pub(crate) fn export(store: &Store, job: JobId, checkpoint: Checkpoint) -> std::io::Result<File> {
     static EXPORTS: AtomicU64 = AtomicU64::new(0);
     let number = EXPORTS.fetch_add(1, Ordering::Relaxed);
     let path = store.weights(job).with_extension(format!("export-{number}"));
-    let written = weights::write(&path, &checkpoint.layout, &checkpoint.snapshot, checkpoint.metadata(job));
-    written.map_err(std::io::Error::other)?;
+    checkpoint.write(job, &path).map_err(std::io::Error::other)?;
     let file = File::open(&path);
     std::fs::remove_file(&path).ok();
     file

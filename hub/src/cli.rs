@@ -12,11 +12,11 @@ const DEFAULT_HUB: &str = "http://127.0.0.1:7700";
 /// A first run, in three terminals:
 ///
 ///   omnilearn-hub serve
-///   omnilearn-agent run --hub ws://127.0.0.1:7700/agent
+///   omnilearn-agent run --hub ws://127.0.0.1:7700
 ///   omnilearn-hub submit job.toml --follow
 ///
-/// `omnilearn-hub job-example > job.toml` writes a job file with every key explained. Logs go to stderr; OMNILEARN_LOG sets
-/// how much (such as `debug` or `omnilearn_hub=debug`).
+/// `omnilearn-hub job-example > job.toml` writes a job file with every key explained.
+/// Logs go to stderr; OMNILEARN_LOG sets how much, such as `debug` or `omnilearn_hub=debug`.
 #[derive(Debug, Parser)]
 #[command(name = "omnilearn-hub", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
@@ -28,8 +28,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the hub: agents and users connect to one TCP port.
     ///
-    /// Without TLS and identities a hub listens on this machine only. Another address needs --insecure and a token, which
-    /// every agent and client must show:
+    /// Without TLS and identities a hub listens on this machine only. Another address needs
+    /// --insecure and a token, which every agent and client must show:
     ///
     ///   omnilearn-hub serve --state /var/lib/omnilearn
     ///   omnilearn-hub serve --listen 0.0.0.0:7700 --insecure --token-file hub.token
@@ -44,8 +44,8 @@ pub(crate) enum Command {
     ///
     ///   omnilearn-hub submit job.toml --follow
     ///
-    /// With --follow the exit code says how the job ended: 0 done, 1 failed, stopped or interrupted. Ctrl-C ends the
-    /// watching, not the job.
+    /// With --follow the exit code says how the job ended: 0 done, 1 failed, stopped or
+    /// interrupted. Ctrl-C ends the watching, not the job.
     #[command(verbatim_doc_comment)]
     Submit(Submit),
 

@@ -13,7 +13,7 @@ use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::{FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, cut_reason};
 use omnilearn_wire::message::{AgentMessage, HubMessage};
 use omnilearn_wire::{AgentId, frame};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite;
 use tracing::Instrument;
@@ -42,6 +42,8 @@ pub(crate) struct Gate {
     pub(crate) store: Store,
     pub(crate) counters: Arc<Counters>,
     pub(crate) inbox: mpsc::Sender<FromAgent>,
+    /// Bytes of gradients that may wait for the job task.
+    pub(crate) chunk_room: Arc<Semaphore>,
     pub(crate) next_session: AtomicU64,
     /// Dropped with the last connection.
     pub(crate) alive: mpsc::Sender<()>,
@@ -92,20 +94,17 @@ async fn serve_in_span(gate: Arc<Gate>, mut socket: WebSocket, peer: Peer, numbe
             outbound: Arc::clone(&outbound),
         },
     };
-    let end = match timeout(HANDSHAKE_WAIT, socket.send(welcome)).await {
-        Ok(Ok(())) => {
-            tracing::info!(agent = %hello.name, id = %agent, "agent connected");
-            gate.store.agent(agent, &hello.name, &hello.machine);
-            if gate.inbox.send(connected).await.is_err() {
-                return;
-            }
-            converse(&gate, socket, &peer.meter, &outbound, agent, number).await
-        }
-        _ => "connection lost in the handshake".to_owned(),
-    };
-    gate.registry.leave(agent, number);
-    tracing::info!(agent = %hello.name, id = %agent, reason = end, "agent disconnected");
-    gate.inbox.send(FromAgent { agent, session: number, report: Report::Gone }).await.ok();
+    let conversation = Conversation { gate: &gate, meter: &peer.meter, outbound: &outbound, agent, session: number };
+    if !matches!(timeout(HANDSHAKE_WAIT, socket.send(welcome)).await, Ok(Ok(()))) {
+        tracing::info!(agent = %hello.name, id = %agent, "connection lost in the handshake");
+        return conversation.leave().await;
+    }
+    tracing::info!(agent = %hello.name, id = %agent, "agent connected");
+    gate.store.agent(agent, &hello.name, &hello.machine);
+    if gate.inbox.send(connected).await.is_ok() {
+        let reason = conversation.hold(socket).await;
+        tracing::info!(agent = %hello.name, id = %agent, reason, "agent disconnected");
+    }
 }
 
 async fn receive_hello(gate: &Gate, socket: &mut WebSocket) -> Result<(u16, Hello), String> {
@@ -152,50 +151,18 @@ fn close_frame(code: u16, reason: &str) -> CloseFrame {
     CloseFrame { code, reason: reason[..end.unwrap_or(0)].into() }
 }
 
-/// From welcome to goodbye; why it ended.
-async fn converse(
-    gate: &Arc<Gate>,
-    socket: WebSocket,
-    meter: &Arc<Meter>,
-    outbound: &Arc<Outbound>,
-    agent: AgentId,
-    session: u64,
-) -> String {
-    let (sink, mut stream) = socket.split();
-    let writer = write_all(sink, Arc::clone(outbound), Arc::clone(meter));
-    let mut writer = tokio::spawn(writer.in_current_span());
-    let reader = Reader { gate, meter, outbound, agent, session };
-    let first = tokio::select! {
-        close = reader.read_all(&mut stream) => Some(close),
-        written = &mut writer => {
-            let reason = written.unwrap_or_else(|error| error.to_string());
-            timeout(CLOSE_WAIT, drain(&mut stream)).await.ok();
-            return reason;
-        }
-    };
-    match first {
-        Some(Some(close)) => {
-            // The hub ends it: say why, then let the peer read that.
-            let reason = close.reason.clone();
-            outbound.close(close);
-            if timeout(CLOSE_WAIT * 2, &mut writer).await.is_ok() {
-                timeout(CLOSE_WAIT, drain(&mut stream)).await.ok();
-            }
-            writer.abort();
-            reason
-        }
-        _ => {
-            writer.abort();
-            "closed by the agent".to_owned()
-        }
-    }
+/// How a conversation ended.
+enum End {
+    /// The peer has closed, or is gone.
+    Peer,
+    /// The hub has a reason to close.
+    Hub(Close),
+    /// The writer is done: the connection was closed elsewhere, or the peer took nothing.
+    Writer(String),
 }
 
-async fn drain(stream: &mut SplitStream<WebSocket>) {
-    while let Some(Ok(_)) = stream.next().await {}
-}
-
-struct Reader<'a> {
+/// One welcomed connection.
+struct Conversation<'a> {
     gate: &'a Arc<Gate>,
     meter: &'a Arc<Meter>,
     outbound: &'a Arc<Outbound>,
@@ -203,28 +170,64 @@ struct Reader<'a> {
     session: u64,
 }
 
-impl Reader<'_> {
-    /// Reads until the peer closes (none), or until the hub has a reason to.
-    async fn read_all(&self, stream: &mut SplitStream<WebSocket>) -> Option<Close> {
+impl Conversation<'_> {
+    /// From welcome to goodbye; why it ended. The job task hears of the end before the goodbye, which may take a while.
+    async fn hold(&self, socket: WebSocket) -> String {
+        let (sink, mut stream) = socket.split();
+        let writer = write_all(sink, Arc::clone(self.outbound), Arc::clone(self.meter));
+        let mut writer = tokio::spawn(writer.in_current_span());
+        let end = tokio::select! {
+            end = self.read_all(&mut stream) => end,
+            written = &mut writer => End::Writer(written.unwrap_or_else(|error| error.to_string())),
+        };
+        self.leave().await;
+        let reason = match end {
+            End::Peer => {
+                writer.abort();
+                "closed by the agent".to_owned()
+            }
+            End::Hub(close) => {
+                let reason = close.reason.clone();
+                self.outbound.close(close);
+                timeout(CLOSE_WAIT * 2, &mut writer).await.ok();
+                writer.abort();
+                reason
+            }
+            End::Writer(reason) => reason,
+        };
+        // Lets the peer read why, and sends the answer to its close frame.
+        timeout(CLOSE_WAIT, drain(&mut stream)).await.ok();
+        reason
+    }
+
+    async fn leave(&self) {
+        let Conversation { agent, session, .. } = *self;
+        self.gate.registry.leave(agent, session);
+        self.gate.inbox.send(FromAgent { agent, session, report: Report::Gone }).await.ok();
+    }
+
+    /// Reads until the peer closes, or until the hub has a reason to.
+    async fn read_all(&self, stream: &mut SplitStream<WebSocket>) -> End {
         loop {
             let message = match self.next(stream).await {
-                Ok(message) => message?,
-                Err(close) => return Some(close),
+                Ok(Some(message)) => message,
+                Ok(None) => return End::Peer,
+                Err(close) => return End::Hub(close),
             };
-            let refused = match message {
+            match message {
                 Message::Binary(bytes) => match self.take(bytes).await {
-                    Ok(true) => continue,
-                    Ok(false) => return None,
-                    Err(close) => close,
+                    Ok(true) => {}
+                    Ok(false) => return End::Peer,
+                    Err(close) => return End::Hub(close),
                 },
                 Message::Text(_) => {
                     self.gate.counters.frames_refused.fetch_add(1, Ordering::Relaxed);
-                    closing(close_code::UNSUPPORTED, "text frame, where all messages are binary".to_owned())
+                    let reason = "text frame, where all messages are binary".to_owned();
+                    return End::Hub(closing(close_code::UNSUPPORTED, reason));
                 }
-                Message::Ping(_) | Message::Pong(_) => continue,
-                Message::Close(_) => return None,
-            };
-            return Some(refused);
+                Message::Ping(_) | Message::Pong(_) => {}
+                Message::Close(_) => return End::Peer,
+            }
         }
     }
 
@@ -301,7 +304,9 @@ impl Reader<'_> {
                 Report::PushBegin { job, assignment, version, bytes }
             }
             AgentMessage::PushChunk { assignment, offset, bytes: chunk } => {
-                Report::PushChunk { assignment, offset, bytes: bytes.slice_ref(chunk) }
+                let room = Arc::clone(&self.gate.chunk_room).acquire_many_owned(chunk.len() as u32);
+                let room = room.await.map_err(|_| shutting_down())?;
+                Report::PushChunk { assignment, offset, bytes: bytes.slice_ref(chunk), _room: room }
             }
             AgentMessage::PushEnd { assignment, report } => Report::PushEnd { assignment, report },
             AgentMessage::Evaluated { assignment, samples, loss_sum, metric_sums } => {
@@ -313,7 +318,7 @@ impl Reader<'_> {
         };
         let (agent, session) = (self.agent, self.session);
         let sent = self.gate.inbox.send(FromAgent { agent, session, report }).await;
-        sent.map(|()| true).map_err(|_| closing(close_code::AWAY, "the hub is shutting down".to_owned()))
+        sent.map(|()| true).map_err(|_| shutting_down())
     }
 
     async fn send_kernel(&self, digest: [u8; 32], offset: u64) -> Result<(), Close> {
@@ -325,6 +330,14 @@ impl Reader<'_> {
         let offset = offset.min(component.len() as u64) as usize;
         self.outbound.kernel(digest, component, offset).map_err(|full| closing(close_code::POLICY, full.to_string()))
     }
+}
+
+async fn drain(stream: &mut SplitStream<WebSocket>) {
+    while let Some(Ok(_)) = stream.next().await {}
+}
+
+fn shutting_down() -> Close {
+    closing(close_code::AWAY, "the hub is shutting down".to_owned())
 }
 
 fn closing(code: u16, reason: String) -> Close {

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use crate::client::{ClientError, HubClient};
-use crate::view::RecordPage;
+use crate::view::{self, RecordPage};
 
 /// Writes a job's weights in safetensors; the file appears whole or not at all. Returns its length.
 ///
@@ -74,7 +74,7 @@ impl Tables {
             steps: create(
                 "steps.csv",
                 "wall_s,round,version,agent,assignment,samples,loss,staleness,wait_s,load_s,compute_s,encode_s,send_s,\
-                 cpu_s,throttled_s,quota_cores,sustained_s,warm_up",
+                 cpu_s,throttled_s,quota_cores,sustained_s,warm_up,spans",
             )?,
             rounds: create(
                 "rounds.csv",
@@ -91,7 +91,7 @@ impl Tables {
             let timings = timings.map(|seconds| seconds.to_string()).join(",");
             writeln!(
                 self.steps,
-                "{},{},{},{},{},{},{},{},{timings},{},{},{}",
+                "{},{},{},{},{},{},{},{},{timings},{},{},{},{}",
                 row.wall_s,
                 row.round,
                 row.version,
@@ -103,6 +103,7 @@ impl Tables {
                 or_empty(row.quota_cores),
                 row.sustained_s,
                 row.warm_up,
+                view::format_spans(&row.spans),
             )?;
         }
         for row in &page.rounds {

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use omnilearn_wire::message::{Failure, JobReady, Machine, StepReport};
 use omnilearn_wire::{AgentId, AssignmentId, JobId, Version};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use crate::outbound::Outbound;
 
 /// Something that an agent did.
@@ -18,13 +20,46 @@ pub(crate) struct FromAgent {
 
 /// What an agent did. Reports of the wire's messages have their fields.
 pub(crate) enum Report {
-    Connected { name: String, machine: Machine, outbound: Arc<Outbound> },
+    Connected {
+        name: String,
+        machine: Machine,
+        outbound: Arc<Outbound>,
+    },
     Gone,
-    Ready { job: JobId, ready: JobReady },
-    Declined { job: JobId, reason: String },
-    PushBegin { job: JobId, assignment: AssignmentId, version: Version, bytes: u64 },
-    PushChunk { assignment: AssignmentId, offset: u64, bytes: Bytes },
-    PushEnd { assignment: AssignmentId, report: StepReport },
-    Evaluated { assignment: AssignmentId, samples: u32, loss_sum: f64, metric_sums: Vec<f64> },
-    Failed { assignment: AssignmentId, failure: Failure, message: String },
+    Ready {
+        job: JobId,
+        ready: JobReady,
+    },
+    Declined {
+        job: JobId,
+        reason: String,
+    },
+    PushBegin {
+        job: JobId,
+        assignment: AssignmentId,
+        version: Version,
+        bytes: u64,
+    },
+    /// Gives its place among [`crate::limits::INBOX_CHUNK_BYTES`] back when dropped.
+    PushChunk {
+        assignment: AssignmentId,
+        offset: u64,
+        bytes: Bytes,
+        _room: OwnedSemaphorePermit,
+    },
+    PushEnd {
+        assignment: AssignmentId,
+        report: StepReport,
+    },
+    Evaluated {
+        assignment: AssignmentId,
+        samples: u32,
+        loss_sum: f64,
+        metric_sums: Vec<f64>,
+    },
+    Failed {
+        assignment: AssignmentId,
+        failure: Failure,
+        message: String,
+    },
 }

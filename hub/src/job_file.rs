@@ -175,6 +175,8 @@ pub struct BatchingSection {
     pub start: StartName,
     /// Batch sizes at which an agent times itself before it takes part.
     pub calibration_batches: Vec<u32>,
+    /// Shares of the global batch by agent name, for `static`.
+    pub shares: BTreeMap<String, f64>,
 }
 
 impl Default for BatchingSection {
@@ -188,6 +190,7 @@ impl Default for BatchingSection {
             gain: 1.0,
             start: StartName::Uniform,
             calibration_batches: Vec::new(),
+            shares: BTreeMap::new(),
         }
     }
 }
@@ -456,7 +459,9 @@ mod tests {
             }
             for key in *keys {
                 let shown = |line: &str| {
-                    line.trim_start_matches(['#', ':', ' ']).split_once('=').is_some_and(|(left, _)| left.trim() == *key)
+                    line.trim_start_matches(['#', ':', ' '])
+                        .split_once('=')
+                        .is_some_and(|(left, _)| left.trim() == *key)
                 };
                 let is_section = job_keys::KEYS.iter().any(|(name, _)| name == key) || *key == "settings";
                 assert!(is_section || EXAMPLE.lines().any(shown), "`{key}` of [{section}] is not in the example");

@@ -25,7 +25,17 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("training", &["mode", "global_batch", "codec", "clip_norm"]),
     (
         "batching",
-        &["policy", "controller", "batch_min", "batch_max", "dead_band", "gain", "start", "calibration_batches"],
+        &[
+            "policy",
+            "controller",
+            "batch_min",
+            "batch_max",
+            "dead_band",
+            "gain",
+            "start",
+            "calibration_batches",
+            "shares",
+        ],
     ),
     ("asp", &["staleness_max", "damping"]),
     ("optimizer", &["kind", "learning_rate", "momentum", "nesterov", "weight_decay", "betas", "epsilon"]),

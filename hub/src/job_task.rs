@@ -326,7 +326,7 @@ impl JobTask {
                 let final_view = self.saving.remove(&id);
                 match (&result, final_view) {
                     (Ok(()), Some(view)) => {
-                        self.ended += 1;
+                        self.ended += u64::from(view.state != JobState::Interrupted);
                         self.store.job(&view, None, None);
                     }
                     (Ok(()), None) => {}
@@ -423,7 +423,6 @@ impl JobTask {
             Report::Ready { job, ready } if *job == active.id => {
                 connected.ready_for = Some(active.id);
                 active.declined.remove(&connected.name);
-                tracing::info!(agent = connected.name, "agent ready");
                 let (name, machine) = (connected.name.clone(), connected.machine.clone());
                 Event::Ready { agent, name, machine, ready: ready.clone() }
             }
@@ -439,7 +438,7 @@ impl JobTask {
             Report::PushBegin { job, assignment, version, bytes } if *job == active.id => {
                 Event::PushBegin { agent, assignment: *assignment, version: *version, bytes: *bytes }
             }
-            Report::PushChunk { assignment, offset, bytes } => {
+            Report::PushChunk { assignment, offset, bytes, .. } => {
                 Event::PushChunk { agent, assignment: *assignment, offset: *offset, bytes }
             }
             Report::PushEnd { assignment, report } => {
@@ -505,20 +504,17 @@ impl JobTask {
             Record::Evaluation(evaluation) => {
                 tracing::info!(
                     version = evaluation.version.0,
-                    epoch = evaluation.epoch,
-                    loss = evaluation.loss,
-                    accuracy = evaluation.accuracy,
-                    training_s = evaluation.training_s,
+                    epoch = %format_args!("{:.2}", evaluation.epoch),
+                    loss = %format_args!("{:.4}", evaluation.loss),
+                    accuracy = %evaluation.accuracy.map_or_else(|| "-".to_owned(), |accuracy| format!("{accuracy:.4}")),
+                    training_s = %format_args!("{:.1}", evaluation.training_s),
                     "evaluated"
                 );
                 let last = active.checkpoint_due.checked_sub(CHECKPOINT_EVERY).unwrap_or(active.started);
                 checkpoint = last.elapsed() >= CHECKPOINT_PAUSE;
             }
-            Record::Batches(batches) => {
-                tracing::info!(version = batches.version.0, batches = ?batches.batches, reason = batches.reason, "batches");
-            }
             Record::Round(round) => tracing::debug!(version = round.version.0, loss = round.loss, "step"),
-            Record::Step(_) => {}
+            Record::Step(_) | Record::Batches(_) => {} // the core has a notice for a new split
         }
         self.pending.push((active.id, record));
         if self.pending.len() >= STORE_BATCH {
@@ -550,7 +546,7 @@ impl JobTask {
     fn spawn_save(&mut self, id: JobId, checkpoint: Checkpoint) {
         let checkpoints = Arc::clone(&self.checkpoints);
         self.background.spawn(async move {
-            let saved = tokio::task::spawn_blocking(move || checkpoints.save(id, &checkpoint)).await;
+            let saved = tokio::task::spawn_blocking(move || checkpoints.save(id, checkpoint)).await;
             let result =
                 saved.map_err(|error| error.to_string()).and_then(|saved| saved.map_err(|error| error.to_string()));
             Background::Saved { id, result }

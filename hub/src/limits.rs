@@ -31,9 +31,11 @@ pub const OUTBOUND_ITEMS_MAX: usize = 256;
 /// Parameter streams up to this size are encoded once and shared by all agents.
 pub const SHARED_STREAM_BYTES_MAX: u64 = 4 << 20;
 
-/// Messages of agents that wait for the job task, at most a chunk each. When full, connections stop reading, so that TCP
-/// slows their agents down.
-pub const INBOX: usize = 16;
+/// Messages of agents that wait for the job task. When full, connections stop reading, so that TCP slows their agents down.
+pub const INBOX: usize = 64;
+
+/// Bytes of gradients among them. Likewise when full.
+pub const INBOX_CHUNK_BYTES: usize = 4 << 20;
 
 /// Requests of the HTTP interface that wait for the job task. When full, requests wait.
 pub const REQUESTS: usize = 32;

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -19,6 +20,9 @@ use crate::cli::{Cli, Command, HubAddress, TokenSource};
 
 const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
+
+/// Time for what still runs on other threads once the hub has ended.
+const LAST_WAIT: Duration = Duration::from_millis(200);
 
 /// Something that the user can put right on the command line.
 #[derive(Debug, thiserror::Error)]
@@ -74,10 +78,13 @@ fn token(source: &TokenSource) -> anyhow::Result<Option<String>> {
 }
 
 fn client(hub: &HubAddress) -> anyhow::Result<HubClient> {
-    if !hub.hub.starts_with("http://") {
+    // Agents know the hub by the same variable, as ws://ADDRESS:PORT.
+    let address = hub.hub.strip_prefix("http://").or_else(|| hub.hub.strip_prefix("ws://"));
+    let address = address.map(|address| address.trim_end_matches('/').trim_end_matches("/agent"));
+    let Some(address) = address.filter(|address| !address.is_empty()) else {
         return Err(Usage(format!("--hub {}: write it as http://ADDRESS:PORT", hub.hub)).into());
-    }
-    Ok(HubClient::new(&hub.hub, token(&hub.token)?.as_deref()))
+    };
+    Ok(HubClient::new(&format!("http://{address}"), token(&hub.token)?.as_deref()))
 }
 
 fn state_folder(given: Option<&PathBuf>) -> PathBuf {
@@ -97,7 +104,8 @@ fn listen_address(serve: &cli::Serve, has_token: bool) -> anyhow::Result<SocketA
         Usage(format!("--listen {listen}: {error}; write ADDRESS:PORT, such as 127.0.0.1:7700 or [::]:7700"))
     })?;
     let address = addresses.next().ok_or_else(|| Usage(format!("--listen {listen}: the name has no address")))?;
-    if !address.ip().is_loopback() && !(serve.insecure && has_token) {
+    let accepted = serve.insecure && has_token;
+    if !address.ip().is_loopback() && !accepted {
         let problem = format!(
             "--listen {listen} can be reached from other machines, and traffic is not encrypted; to accept that, give both \
              --insecure and a token (--token-file FILE or OMNILEARN_TOKEN)"
@@ -115,7 +123,8 @@ fn serve(serve: &cli::Serve) -> anyhow::Result<ExitCode> {
         token: token.as_deref().map(Token::new),
         exit_when_done: serve.exit_when_done,
     };
-    let outcome = runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
             format!("cannot listen on {address}; is another hub running? give this one another --listen")
         })?;
@@ -125,7 +134,9 @@ fn serve(serve: &cli::Serve) -> anyhow::Result<ExitCode> {
         let outcome = omnilearn_hub::run(listener, config, shutdown).await?;
         signals.abort();
         Ok::<Outcome, anyhow::Error>(outcome)
-    })?;
+    });
+    runtime.shutdown_timeout(LAST_WAIT); // a disk that hangs does not keep the process
+    let outcome = outcome?;
     tracing::info!(ended = outcome.ended, failed = outcome.failed, "hub ends");
     Ok(if serve.exit_when_done && outcome.failed > 0 { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
@@ -249,4 +260,41 @@ fn stop(arguments: &cli::Stop) -> anyhow::Result<ExitCode> {
     let view = client(&arguments.hub)?.stop(arguments.job)?;
     eprintln!("{}", follow::line(&view));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listens(arguments: &[&str], has_token: bool) -> Result<SocketAddr, String> {
+        let cli = Cli::try_parse_from(["omnilearn-hub", "serve"].iter().chain(arguments)).unwrap();
+        let Command::Serve(serve) = cli.command else { panic!("another command") };
+        listen_address(&serve, has_token).map_err(|error| {
+            assert!(error.is::<Usage>());
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn an_address_that_others_reach_needs_insecure_and_a_token() {
+        assert!(listens(&[], false).unwrap().ip().is_loopback());
+        let open = ["--listen", "0.0.0.0:7700"];
+        let open_insecure = ["--listen", "0.0.0.0:7700", "--insecure"];
+        for (arguments, has_token) in [(&open[..], true), (&open_insecure[..], false)] {
+            let error = listens(arguments, has_token).unwrap_err();
+            assert!(error.contains("give both --insecure and a token"), "{error}");
+        }
+        assert!(listens(&open_insecure, true).is_ok());
+    }
+
+    #[test]
+    fn an_address_without_a_port_is_answered_with_how_to_write_it() {
+        let error = listens(&["--listen", "127.0.0.1"], false).unwrap_err();
+        assert!(error.contains("write ADDRESS:PORT"), "{error}");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
 }

@@ -229,8 +229,8 @@ mod tests {
     }
 
     fn parameters() -> Arc<ParameterStream> {
-        let layout = Layout::new(vec![TensorShape { name: "w".into(), shape: vec![600_000] }], vec![]).unwrap();
-        let values = vec![0.5f32; 600_000];
+        let layout = Layout::new(vec![TensorShape { name: "w".into(), shape: vec![150_000] }], vec![]).unwrap();
+        let values = vec![0.5f32; 150_000];
         let snapshot = Snapshot {
             version: Version(0),
             parameters: values.chunks(262_144).map(Arc::from).collect(),
@@ -258,8 +258,8 @@ mod tests {
         let outcome = PushOutcome::Refused { reason: String::new() };
         outbound.control(&HubMessage::PushOutcome { assignment: AssignmentId(9), outcome }).unwrap();
         assert_eq!(sent(&outbound), "outcome 9");
-        assert_eq!(sent(&outbound), "chunk 1048576");
-        assert_eq!(sent(&outbound), "chunk 2097152");
+        assert_eq!(sent(&outbound), "chunk 262144");
+        assert_eq!(sent(&outbound), "chunk 524288");
         assert_eq!(sent(&outbound), "train 1");
         assert_eq!(sent(&outbound), "nothing");
     }

@@ -4,11 +4,13 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use omnilearn_hub_core::Snapshot;
-use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::HubMessage;
 use omnilearn_wire::{Codec, JobId, Layout, Version, frame};
 
 use crate::limits::SHARED_STREAM_BYTES_MAX;
+
+/// Length of a chunk. Shorter than allowed, since each connection holds a few while it sends.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// A snapshot that is encoded chunk by chunk while it is sent, or, when small, once for all agents.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! From a job file and a kernel to a job that can start: every check that needs no agent.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,14 +10,13 @@ use omnilearn_hub_core::config::{
 };
 use omnilearn_hub_core::optimizer::OptimizerConfig;
 use omnilearn_hub_core::schedule::{ScheduleConfig, ScheduleShape};
-use omnilearn_kernel_host::{Description, Kernel, KernelError, OpenError, SettingInfo, initialize};
+use omnilearn_kernel_host::{Description, Kernel, KernelError, SettingInfo, initialize};
 use omnilearn_wire::dataset::{self, DatasetSpec};
 use omnilearn_wire::layout::LayoutError;
 use omnilearn_wire::limits::{METRICS_MAX, NAME_BYTES_MAX, SETTINGS_MAX};
 use omnilearn_wire::message::{JobOffer, Setting, SettingValue};
 use omnilearn_wire::{JobId, Layout};
 
-use crate::digest;
 use crate::job_file::{
     ControllerName, JobFile, JobFileError, ModeName, OptimizerName, PolicyName, ScheduleName, StartName,
 };
@@ -29,9 +29,6 @@ pub enum PlanError {
     /// The file itself.
     #[error(transparent)]
     File(#[from] JobFileError),
-    /// The component.
-    #[error("the kernel cannot be opened: {0}")]
-    Open(#[from] OpenError),
     /// What the kernel says to its settings.
     #[error("[kernel.settings]: {0}")]
     Kernel(#[from] KernelError),
@@ -78,18 +75,17 @@ fn value(key: &'static str, problem: impl Into<String>) -> PlanError {
 }
 
 impl Plan {
-    /// Checks a job file and its kernel. Compiles the kernel, so it may take a second; may block.
+    /// Checks a job file against its kernel, a component of `kernel_bytes`. May block.
     ///
     /// # Errors
     /// [`PlanError`] with the key and what to write instead.
-    pub(crate) fn new(text: &str, component: &[u8]) -> Result<Plan, PlanError> {
+    pub(crate) fn new(text: &str, kernel: &Kernel, kernel_bytes: u64) -> Result<Plan, PlanError> {
         let file = JobFile::parse(text)?;
         let settings = file.settings()?;
         if settings.len() > SETTINGS_MAX {
             return Err(value("[kernel.settings]", format!("more than {SETTINGS_MAX} settings")));
         }
         let dataset = find_dataset(&file.dataset)?;
-        let kernel = Kernel::open(component)?;
         let description = kernel.describe(&settings)?;
         check_fit(&description, dataset)?;
         check_classes(&kernel.settings()?, &settings, dataset)?;
@@ -100,8 +96,8 @@ impl Plan {
             text: text.to_owned(),
             config,
             layout: Arc::new(layout),
-            kernel_digest: digest::sha256(component),
-            kernel_bytes: component.len() as u64,
+            kernel_digest: *kernel.digest(),
+            kernel_bytes,
             settings,
             description: Arc::new(description),
             created_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
@@ -198,6 +194,13 @@ fn check_fit(description: &Description, dataset: &DatasetSpec) -> Result<(), Pla
             description.metrics.len()
         ));
     }
+    let mut names = std::collections::HashSet::new();
+    let tensors = description.parameters.iter().map(|parameter| &parameter.name);
+    if let Some(name) =
+        tensors.chain(description.buffers.iter().map(|buffer| &buffer.name)).find(|name| !names.insert(*name))
+    {
+        return mismatch(format!("the kernel has two tensors named `{name}`, weights could not be exported"));
+    }
     Ok(())
 }
 
@@ -244,6 +247,7 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
         },
         global_batch: training.global_batch,
         batching: batching(file),
+        shares: shares(file)?,
         batch_bounds: batch_bounds(file, dataset)?,
         optimizer: optimizer(file),
         schedule: schedule(file, &stop, dataset)?,
@@ -276,6 +280,14 @@ fn batching(file: &JobFile) -> Batching {
             },
         },
     }
+}
+
+fn shares(file: &JobFile) -> Result<BTreeMap<String, f64>, PlanError> {
+    let shares = &file.batching.shares;
+    if let Some((name, share)) = shares.iter().find(|(_, share)| !(share.is_finite() && **share > 0.0)) {
+        return Err(value("[batching.shares]", format!("{name} = {share} is not a number over zero")));
+    }
+    Ok(shares.clone())
 }
 
 fn batch_bounds(file: &JobFile, dataset: &DatasetSpec) -> Result<(u32, u32), PlanError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::digest::Token;
 use crate::job_task::{JobTask, Outcome};
 use crate::kernel_store::KernelStore;
-use crate::limits::{INBOX, REQUESTS, SHUTDOWN_WAIT};
+use crate::limits::{INBOX, INBOX_CHUNK_BYTES, REQUESTS, SHUTDOWN_WAIT};
 use crate::metered::{MeteredListener, Peer};
 use crate::plan::Plan;
 use crate::registry::Registry;
@@ -74,8 +74,8 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         if stored.view.state == JobState::Queued {
             let kernels = kernels.clone();
             let planned = tokio::task::spawn_blocking(move || {
-                let component = kernels.load(&stored.kernel)?;
-                let mut plan = Plan::new(&stored.job_file, &component).ok()?;
+                let (kernel, bytes) = kernels.open(&stored.kernel)?;
+                let mut plan = Plan::new(&stored.job_file, &kernel, bytes).ok()?;
                 plan.config.job = omnilearn_wire::JobId(stored.view.id);
                 Some((stored.view, Box::new(plan)))
             });
@@ -96,6 +96,7 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         store: store.clone(),
         counters,
         inbox,
+        chunk_room: Arc::new(Semaphore::new(INBOX_CHUNK_BYTES)),
         next_session: AtomicU64::new(1),
         alive,
     });

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 pub use folder::StoreError;
 
 use crate::limits::{STORE_INBOX, STORE_RESERVED};
-use crate::view::{BatchRow, EvaluationRow, JobState, JobView, RecordPage, RoundRow, StepRow};
+use crate::view::{self, BatchRow, EvaluationRow, JobState, JobView, RecordPage, RoundRow, StepRow};
 
 type Write = Box<dyn FnOnce(&Connection) -> rusqlite::Result<()> + Send>;
 
@@ -273,6 +273,7 @@ fn write_records(
                 step.quota_cores,
                 step.sustained_s,
                 step.warm_up,
+                view::format_spans(&step.spans),
             ])?;
         }
         for round in &row.rounds {
@@ -347,6 +348,7 @@ fn page(connection: &Connection, job: JobId, since: u64, rows: u32, steps: bool)
                 quota_cores: row.get(16)?,
                 sustained_s: row.get(17)?,
                 warm_up: row.get(18)?,
+                spans: view::parse_spans(&row.get::<_, String>(19)?),
             })
         })?;
         page.steps = found.collect::<rusqlite::Result<_>>()?;

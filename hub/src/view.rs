@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use omnilearn_hub_core::record::Record;
 use omnilearn_hub_core::status::{AgentState, AgentStatus, Phase, Status};
-use omnilearn_wire::message::Machine;
+use omnilearn_wire::message::{Machine, Span};
 use serde::{Deserialize, Serialize};
 
 /// What became of a job.
@@ -205,6 +205,8 @@ pub struct StepRow {
     pub sustained_s: f64,
     /// Whether the step is not representative.
     pub warm_up: bool,
+    /// Which samples, as positions of epochs' permutations.
+    pub spans: Vec<Span>,
 }
 
 /// One new version.
@@ -326,6 +328,22 @@ pub struct Health {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// Spans in one cell of a table, such as `0:100-164 1:0-4`: epoch, first position, one past the last.
+pub fn format_spans(spans: &[Span]) -> String {
+    let spans: Vec<String> = spans.iter().map(|Span { epoch, start, end }| format!("{epoch}:{start}-{end}")).collect();
+    spans.join(" ")
+}
+
+/// Reads what [`format_spans`] writes; anything else in the text is passed over.
+pub fn parse_spans(text: &str) -> Vec<Span> {
+    let span = |part: &str| {
+        let (epoch, positions) = part.split_once(':')?;
+        let (start, end) = positions.split_once('-')?;
+        Some(Span { epoch: epoch.parse().ok()?, start: start.parse().ok()?, end: end.parse().ok()? })
+    };
+    text.split(' ').filter_map(span).collect()
+}
+
 /// A time that an agent claims, which may be no number.
 fn seconds(claimed: f32) -> f64 {
     if claimed.is_finite() { claimed.into() } else { 0.0 }
@@ -434,6 +452,7 @@ impl RecordPage {
                     quota_cores: timings.quota_cores.map(seconds),
                     sustained_s: seconds(timings.sustained_s() as f32),
                     warm_up: timings.warm_up,
+                    spans: step.spans.clone(),
                 });
             }
             Record::Round(round) => self.rounds.push(RoundRow {

@@ -1,98 +1,86 @@
 //! Weights as safetensors, so that they open in Python.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 use omnilearn_hub_core::Snapshot;
-use omnilearn_wire::layout::{Layout, elements};
-use safetensors::tensor::{Dtype, View};
+use omnilearn_wire::Codec;
+use omnilearn_wire::layout::{Layout, TensorShape, elements};
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+/// Elements that are encoded and written at a time.
+const PIECE_ELEMENTS: usize = 64 << 10;
 
 /// Why weights were not written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write weights to {path}: {cause}")]
-pub(crate) struct WeightsError {
-    path: String,
-    cause: String,
+pub(crate) enum WeightsError {
+    /// The file.
+    #[error("cannot write weights to {path}: {cause}")]
+    Io { path: String, cause: std::io::Error },
+    /// The tensors do not make a file, such as two of one name.
+    #[error("the tensors do not make a safetensors file: {0}")]
+    Format(#[from] SafeTensorError),
 }
 
-/// A range of elements over blocks.
-struct Tensor<'a> {
-    blocks: &'a [Arc<[f32]>],
-    shape: Vec<usize>,
-    start: usize,
-    elements: usize,
+/// Name, shape and place of each tensor: parameters, then shared buffers, in stream order.
+fn header(layout: &Layout, metadata: HashMap<String, String>) -> Result<Vec<u8>, SafeTensorError> {
+    let mut end = 0;
+    let mut place = |tensor: &TensorShape| {
+        let start = end;
+        end += elements(&tensor.shape).unwrap_or(0) as usize * Codec::F32.element_bytes();
+        let shape = tensor.shape.iter().map(|&dimension| dimension as usize).collect();
+        (tensor.name.clone(), TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) })
+    };
+    let tensors = layout.parameters().iter().chain(layout.buffers()).map(&mut place).collect();
+    let metadata = Metadata::new(Some(metadata), tensors)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    header.resize(header.len().next_multiple_of(8), b' '); // the format asks for it
+    Ok(header)
 }
 
-impl View for Tensor<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        let mut bytes = Vec::with_capacity(self.data_len());
-        let end = self.start + self.elements;
-        let mut block_start = 0;
-        for block in self.blocks {
-            let block_end = block_start + block.len();
-            if block_end > self.start && block_start < end {
-                let values = &block[self.start.max(block_start) - block_start..end.min(block_end) - block_start];
-                bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            }
-            block_start = block_end;
-        }
-        Cow::Owned(bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.elements * 4
-    }
-}
-
-/// Writes parameters and shared buffers under their names. Holds one tensor at a time; the file appears whole or not at all,
-/// and is on disk when this returns.
+/// Writes parameters and shared buffers under their names. Lets each block of the snapshot go once it is written, so that a
+/// step that lands meanwhile copies little; the file appears whole or not at all, and is on disk when this returns.
 ///
 /// # Errors
 /// [`WeightsError`] with the path; a file that was there before is still there.
 pub(crate) fn write(
     path: &Path,
     layout: &Layout,
-    snapshot: &Snapshot,
+    snapshot: Snapshot,
     metadata: HashMap<String, String>,
 ) -> Result<(), WeightsError> {
-    let failed =
-        |cause: &dyn std::fmt::Display| WeightsError { path: path.display().to_string(), cause: cause.to_string() };
-    let buffers = [Arc::clone(&snapshot.buffers)];
-    let mut tensors = Vec::new();
-    for (list, blocks) in [(layout.parameters(), &snapshot.parameters[..]), (layout.buffers(), &buffers[..])] {
-        let mut start = 0;
-        for tensor in list {
-            let count = elements(&tensor.shape).unwrap_or(0) as usize;
-            let shape = tensor.shape.iter().map(|&dimension| dimension as usize).collect();
-            tensors.push((tensor.name.as_str(), Tensor { blocks, shape, start, elements: count }));
-            start += count;
+    let header = header(layout, metadata)?;
+    let write = || {
+        let temporary = path.with_extension("safetensors.new");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        let mut piece = Vec::new();
+        for block in snapshot.parameters.into_iter().chain([snapshot.buffers]) {
+            for values in block.chunks(PIECE_ELEMENTS) {
+                piece.clear();
+                Codec::F32.encode_into(values, &mut piece);
+                file.write_all(&piece)?;
+            }
         }
-    }
-    let temporary = path.with_extension("safetensors.new");
-    safetensors::serialize_to_file(tensors, Some(metadata), &temporary).map_err(|cause| failed(&cause))?;
-    File::open(&temporary).and_then(|file| file.sync_all()).map_err(|cause| failed(&cause))?;
-    std::fs::rename(&temporary, path).map_err(|cause| failed(&cause))?;
-    if let Some(folder) = path.parent() {
-        File::open(folder).and_then(|folder| folder.sync_all()).ok(); // not every file system can
-    }
-    Ok(())
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        if let Some(folder) = path.parent() {
+            File::open(folder).and_then(|folder| folder.sync_all()).ok(); // not every file system can
+        }
+        Ok(())
+    };
+    write().map_err(|cause| WeightsError::Io { path: path.display().to_string(), cause })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use omnilearn_wire::Version;
-    use omnilearn_wire::layout::TensorShape;
     use safetensors::SafeTensors;
 
     use super::*;
@@ -113,7 +101,7 @@ mod tests {
             parameters: values.chunks(4).map(Arc::from).collect(),
             buffers: Arc::from(&[-1.0f32, -2.0][..]),
         };
-        write(&path, &layout, &snapshot, HashMap::from([("version".into(), "9".into())])).unwrap();
+        write(&path, &layout, snapshot, HashMap::from([("version".into(), "9".into())])).unwrap();
 
         let bytes = std::fs::read(&path).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();

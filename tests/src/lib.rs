@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod native;
 pub mod overhead;
+pub mod scripted;
 
 use std::path::{Path, PathBuf};
 

@@ -19,7 +19,9 @@ impl<const MAX: usize> List<MAX> {
         serializer.collect_seq(list)
     }
 
-    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<T>, D::Error> {
         deserializer.deserialize_seq(Bounded::<MAX, T>(PhantomData))
     }
 }

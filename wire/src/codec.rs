@@ -139,14 +139,14 @@ mod tests {
         let cases = [
             (0.0, 0.0),
             (1.0, 1.0),
-            (f32::from_bits(0x3f80_8000), 1.0),                            // half-way, even below
-            (f32::from_bits(0x3f81_8000), f32::from_bits(0x3f82_0000)),    // half-way, even above
-            (f32::from_bits(0x3f80_8001), f32::from_bits(0x3f81_0000)),    // just above half-way
+            (f32::from_bits(0x3f80_8000), 1.0), // half-way, even below
+            (f32::from_bits(0x3f81_8000), f32::from_bits(0x3f82_0000)), // half-way, even above
+            (f32::from_bits(0x3f80_8001), f32::from_bits(0x3f81_0000)), // just above half-way
             (f32::INFINITY, f32::INFINITY),
-            (f32::MAX, f32::INFINITY),                                     // rounds up out of the range, as IEEE 754 has it
+            (f32::MAX, f32::INFINITY), // rounds up out of the range, as IEEE 754 has it
             (f32::MIN_POSITIVE, f32::MIN_POSITIVE),
-            (f32::from_bits(1), 0.0),                                      // smallest subnormal
-            (f32::from_bits(0x0001_0000), f32::from_bits(0x0001_0000)),    // smallest subnormal that fits
+            (f32::from_bits(1), 0.0),                                   // smallest subnormal
+            (f32::from_bits(0x0001_0000), f32::from_bits(0x0001_0000)), // smallest subnormal that fits
             (f32::from_bits(0x0000_8001), f32::from_bits(0x0001_0000)),
         ];
         for (value, expected) in cases {

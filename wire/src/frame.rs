@@ -85,8 +85,8 @@ pub fn decode<'a, M: Message<'a>>(frame: &'a [u8]) -> Result<M, FrameError> {
     if frame.len() > FRAME_BYTES_MAX {
         return Err(FrameError::TooLong { bytes: frame.len() });
     }
-    let (message, rest) = postcard::take_from_bytes::<M>(frame)
-        .map_err(|cause| FrameError::Malformed { bytes: frame.len(), cause })?;
+    let (message, rest) =
+        postcard::take_from_bytes::<M>(frame).map_err(|cause| FrameError::Malformed { bytes: frame.len(), cause })?;
     if !rest.is_empty() {
         return Err(FrameError::TrailingBytes { bytes: rest.len() });
     }

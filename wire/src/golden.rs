@@ -4,8 +4,8 @@
 use crate::frame::{Message, decode, encode};
 use crate::handshake::{self, Hello, Welcome};
 use crate::message::{
-    AgentMessage, AgentName, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, Machine, PushOutcome, Setting,
-    SettingValue, Span, StepReport, StepTimings, Train,
+    AgentMessage, AgentName, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, Machine, PushOutcome,
+    Setting, SettingValue, Span, StepReport, StepTimings, Train,
 };
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
 
@@ -40,7 +40,10 @@ fn machine() -> Machine {
 #[test]
 fn every_agent_message_has_its_bytes() {
     check(AgentMessage::Heartbeat, "00");
-    check(AgentMessage::FetchKernel { digest: [0xab; 32], offset: 300 }, "01ababababababababababababababababababababababababababababababababac02");
+    check(
+        AgentMessage::FetchKernel { digest: [0xab; 32], offset: 300 },
+        "01ababababababababababababababababababababababababababababababababac02",
+    );
     let calibration = vec![CalibrationPoint { samples: 16, step_s: 0.25 }];
     let ready = JobReady { train_samples: 60_000, test_samples: 10_000, batch_max: Some(256), calibration };
     check(AgentMessage::JobReady { job: JobId(1), ready }, "0201e0d403904e0180020110000000000000d03f");
@@ -60,9 +63,15 @@ fn every_agent_message_has_its_bytes() {
         warm_up: true,
     };
     let report = StepReport { loss: 0.5, metric_sums: vec![8.0], timings };
-    check(AgentMessage::PushEnd { assignment, report }, "0681010000003f01000000410000803f0000004000004040000080400000a0400000c0400000e040010000803e01");
+    check(
+        AgentMessage::PushEnd { assignment, report },
+        "0681010000003f01000000410000803f0000004000004040000080400000a0400000c0400000e040010000803e01",
+    );
     let metric_sums = vec![9.0];
-    check(AgentMessage::Evaluated { assignment, samples: 50, loss_sum: 0.5, metric_sums }, "07810132000000000000e03f010000000000002240");
+    check(
+        AgentMessage::Evaluated { assignment, samples: 50, loss_sum: 0.5, metric_sums },
+        "07810132000000000000e03f010000000000002240",
+    );
     for (failure, expected) in [
         (Failure::Trap, "0881010003776879"),
         (Failure::Limit, "0881010103776879"),
@@ -99,12 +108,24 @@ fn every_hub_message_has_its_bytes() {
         calibration_batches: vec![8, 300],
         batch_bounds: (1, 512),
     };
-    check(HubMessage::JobOffer(offer), "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004");
-    check(HubMessage::KernelChunk { digest: [0xab; 32], offset: 1, total: 4, bytes: &[1, 2, 3] }, "01abababababababababababababababababababababababababababababababab010403010203");
+    check(
+        HubMessage::JobOffer(offer),
+        "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004",
+    );
+    check(
+        HubMessage::KernelChunk { digest: [0xab; 32], offset: 1, total: 4, bytes: &[1, 2, 3] },
+        "01abababababababababababababababababababababababababababababababab010403010203",
+    );
     check(HubMessage::ParameterChunk { job, version, offset: 0, total: 3, bytes: &[1, 2, 3] }, "020102000303010203");
     let spans = vec![Span { epoch: 0, start: 0, end: 16 }, Span { epoch: 1, start: 300, end: 301 }];
-    check(HubMessage::Train(Train { job, assignment, round: 5, version, spans, seed: 9 }), "0301810105020200001001ac02ad0209");
-    check(HubMessage::Evaluate(Evaluate { job, assignment, version, start: 0, end: 1000, batch: 256 }), "040181010200e8078002");
+    check(
+        HubMessage::Train(Train { job, assignment, round: 5, version, spans, seed: 9 }),
+        "0301810105020200001001ac02ad0209",
+    );
+    check(
+        HubMessage::Evaluate(Evaluate { job, assignment, version, start: 0, end: 1000, batch: 256 }),
+        "040181010200e8078002",
+    );
     let outcome = PushOutcome::Accepted { version: Version(3), staleness: 1 };
     check(HubMessage::PushOutcome { assignment, outcome }, "058101000301");
     let outcome = PushOutcome::Refused { reason: "old".to_owned() };
@@ -118,7 +139,10 @@ fn every_hub_message_has_its_bytes() {
 fn handshake_frames_have_their_bytes() {
     let hello = Hello { name: "pi".to_owned(), token: Some("t".to_owned()), process: 300, machine: machine() };
     let bytes = handshake::encode_hello(&hello);
-    assert_eq!(hex(&bytes), "4f4c524e0100010000027069010174ac02067838365f3634056c696e757802010000003f01ac020363707505302e312e30");
+    assert_eq!(
+        hex(&bytes),
+        "4f4c524e0100010000027069010174ac02067838365f3634056c696e757802010000003f01ac020363707505302e312e30"
+    );
     assert_eq!(handshake::decode_hello(&bytes).unwrap(), (1, hello));
 
     let welcome = Welcome { agent: AgentId(4), heartbeat_ms: 5000, hub_version: "0.1.0".to_owned() };

@@ -104,7 +104,10 @@ fn frame(versions: (u16, u16), kind: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn parse<'a>(frame: &'a [u8], expected: &'static str) -> Result<((u16, u16), u8, &'a [u8]), HandshakeError> {
+/// The sender's oldest and newest protocol, the kind of frame, and its body.
+type Parts<'a> = ((u16, u16), u8, &'a [u8]);
+
+fn parse<'a>(frame: &'a [u8], expected: &'static str) -> Result<Parts<'a>, HandshakeError> {
     if frame.len() > HANDSHAKE_BYTES_MAX {
         return Err(HandshakeError::Malformed { bytes: frame.len() });
     }
@@ -167,6 +170,10 @@ pub fn encode_refusal(reason: &str) -> Vec<u8> {
 pub fn decode_answer(bytes: &[u8]) -> Result<(u16, Welcome), HandshakeError> {
     let ((theirs_min, theirs_max), kind, body) = parse(bytes, "hub")?;
     match kind {
+        // Told apart from other refusals, since no later attempt can go better.
+        KIND_REFUSAL if theirs_max < PROTOCOL_MIN || theirs_min > PROTOCOL_MAX => {
+            Err(HandshakeError::Version { theirs_min, theirs_max })
+        }
         KIND_REFUSAL => {
             let reason = cut_reason(String::from_utf8_lossy(body).into_owned());
             Err(HandshakeError::Refused { reason })
@@ -230,6 +237,16 @@ mod tests {
             let frame = with_versions(encode_welcome(1, &welcome), versions);
             assert!(matches!(decode_answer(&frame), Err(HandshakeError::Version { .. })), "{versions:?}");
         }
+    }
+
+    #[test]
+    fn refusal_of_a_hub_that_speaks_none_of_our_versions_says_so() {
+        for (theirs_min, theirs_max) in [(2, 9), (0, 0)] {
+            let frame = with_versions(encode_refusal("protocol"), (theirs_min, theirs_max));
+            assert_eq!(decode_answer(&frame), Err(HandshakeError::Version { theirs_min, theirs_max }));
+        }
+        let frame = with_versions(encode_refusal("the token is wrong"), (0, 9));
+        assert!(matches!(decode_answer(&frame), Err(HandshakeError::Refused { .. })));
     }
 
     #[test]

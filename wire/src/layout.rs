@@ -58,7 +58,8 @@ pub enum LayoutError {
 pub fn elements(shape: &[u32]) -> Result<u64, u64> {
     let mut product = 1u64;
     for &dimension in shape {
-        product = product.checked_mul(u64::from(dimension)).filter(|&product| product <= ELEMENTS_MAX).ok_or(product)?;
+        product =
+            product.checked_mul(u64::from(dimension)).filter(|&product| product <= ELEMENTS_MAX).ok_or(product)?;
     }
     Ok(product)
 }
@@ -161,8 +162,8 @@ mod tests {
         let huge = [
             vec![u32::MAX; 2],
             vec![u32::MAX; 6],
-            vec![1 << 16; 4],                       // 2^64 wraps to zero
-            vec![u32::MAX, u32::MAX, 0],            // would be empty if it were multiplied to the end
+            vec![1 << 16; 4],            // 2^64 wraps to zero
+            vec![u32::MAX, u32::MAX, 0], // would be empty if it were multiplied to the end
         ];
         for shape in huge {
             let expected = LayoutError::TooLarge { name: "w".to_owned(), shape: shape.clone() };
@@ -183,7 +184,9 @@ mod tests {
     fn empty_tensors_and_bad_names_are_refused() {
         assert!(matches!(Layout::new(vec![tensor("w", &[3, 0])], vec![]), Err(LayoutError::Empty { .. })));
         let long = "x".repeat(NAME_BYTES_MAX + 1);
-        for parameters in [vec![tensor("", &[1])], vec![tensor(&long, &[1])], vec![tensor("w", &[1]), tensor("w", &[2])]] {
+        for parameters in
+            [vec![tensor("", &[1])], vec![tensor(&long, &[1])], vec![tensor("w", &[1]), tensor("w", &[2])]]
+        {
             assert!(matches!(Layout::new(parameters, vec![]), Err(LayoutError::Name { .. })));
         }
     }
@@ -200,8 +203,10 @@ mod tests {
             (vec![tensor("w", &[2, 3, 1]), b], vec![]),
             (vec![w], vec![]),
         ];
-        let digests: std::collections::HashSet<[u8; 32]> =
-            variants.into_iter().map(|(parameters, buffers)| Layout::new(parameters, buffers).unwrap().digest()).collect();
+        let digests: std::collections::HashSet<[u8; 32]> = variants
+            .into_iter()
+            .map(|(parameters, buffers)| Layout::new(parameters, buffers).unwrap().digest())
+            .collect();
         assert_eq!(digests.len(), 7);
     }
 }

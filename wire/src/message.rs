@@ -420,10 +420,10 @@ mod tests {
     #[test]
     fn sustained_time_is_the_larger_of_running_and_quota_time() {
         let timings = StepTimings { load_s: 0.1, compute_s: 0.4, encode_s: 0.1, send_s: 0.1, ..StepTimings::default() };
-        let sustained = |cpu_s, throttled_s, quota_cores| {
-            StepTimings { cpu_s, throttled_s, quota_cores, ..timings }.sustained_s()
-        };
-        let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-6, "{value} instead of {expected}");
+        let sustained =
+            |cpu_s, throttled_s, quota_cores| StepTimings { cpu_s, throttled_s, quota_cores, ..timings }.sustained_s();
+        let close =
+            |value: f64, expected: f64| assert!((value - expected).abs() < 1e-6, "{value} instead of {expected}");
         close(timings.busy_s(), 0.7);
         close(sustained(0.5, 0.0, None), 0.7);
         close(sustained(0.5, 0.3, Some(1.0)), 0.5); // what was throttled is not counted twice

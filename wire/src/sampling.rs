@@ -53,7 +53,13 @@ mod tests {
     fn generator_gives_the_published_values() {
         let first = |seed| {
             let mut generator = SplitMix64::new(seed);
-            [generator.next_u64(), generator.next_u64(), generator.next_u64(), generator.next_u64(), generator.next_u64()]
+            [
+                generator.next_u64(),
+                generator.next_u64(),
+                generator.next_u64(),
+                generator.next_u64(),
+                generator.next_u64(),
+            ]
         };
         let expected = [
             6_457_827_717_110_365_317,

@@ -208,7 +208,10 @@ fn lists_are_bounded_on_both_ends() {
     assert!(largest < (SETTINGS_MAX + 1) * 128, "{largest}");
 
     let metric_sums = vec![0.0; METRICS_MAX + 1];
-    assert!(encode(&AgentMessage::Evaluated { assignment: AssignmentId(1), samples: 1, loss_sum: 0.0, metric_sums }).is_err());
+    assert!(
+        encode(&AgentMessage::Evaluated { assignment: AssignmentId(1), samples: 1, loss_sum: 0.0, metric_sums })
+            .is_err()
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what the project claims, measured.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -96,9 +97,10 @@ pub(crate) fn run(workspace: &Workspace, bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Overhead { arguments } => {
             crate::kernels::build(workspace.root())?;
-            let mut command = workspace.cargo();
-            command.args(["run", "--quiet", "--package", "omnilearn-tests", "--bin", "kernel-overhead", "--"]);
-            command.args(arguments);
+            let programs = workspace.build(&["kernel-overhead"])?;
+            let program = programs.first().context("cargo built nothing")?;
+            let mut command = Command::new(program);
+            command.args(arguments).current_dir(workspace.root());
             run_command(command)
         }
         Bench::Hl(arguments) => compare_levels(workspace, arguments),

@@ -39,7 +39,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> anyhow::R
     if let Err(error) = datasets::provide(spec, None, &|line| eprintln!("{line}")) {
         eprintln!("tests on real images will skip: {error:#}");
     }
-    let hub = workspace.build(&["omnilearn-hub", "omnilearn-agent"], &["omnilearn-hub", "omnilearn-agent"])?;
+    let hub = workspace.build(&["omnilearn-hub", "omnilearn-agent"])?;
     let everything = arguments.runner_arguments.is_empty();
     let selects_package = arguments.runner_arguments.iter().any(|argument| {
         let argument = argument.to_string_lossy();

@@ -47,16 +47,15 @@ impl Workspace {
     }
 
     /// Builds binaries in the development profile and returns their paths in the order of `binaries`. Cargo shows its
-    /// progress on standard error.
+    /// progress on standard error. The whole workspace is selected, so that dependencies get the features that tests and
+    /// lints build them with, and are not built twice.
     ///
     /// # Errors
     /// When the build fails.
-    pub(crate) fn build(&self, packages: &[&str], binaries: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+    pub(crate) fn build(&self, binaries: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
         let mut command = self.cargo();
-        command.args(["build", "--message-format=json-render-diagnostics"]).stdout(Stdio::piped());
-        for package in packages {
-            command.args(["--package", package]);
-        }
+        // With the whole workspace selected, dependencies have the features that they have in tests, and are not built twice.
+        command.args(["build", "--workspace", "--message-format=json-render-diagnostics"]).stdout(Stdio::piped());
         for binary in binaries {
             command.args(["--bin", binary]);
         }
@@ -67,7 +66,7 @@ impl Workspace {
             executables.extend(executable(&line.context("reading cargo's output")?));
         }
         if !child.wait().context("waiting for cargo")?.success() {
-            bail!("`cargo build` of {} failed", packages.join(" and "));
+            bail!("`cargo build` of {} failed", binaries.join(" and "));
         }
         let find = |binary: &&str| {
             let path = executables.iter().find(|(name, _)| name == binary).map(|(_, path)| path.clone());

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
 use omnilearn_wire::dataset::{DatasetSpec, IdxFile};
@@ -63,7 +64,7 @@ impl<'a> Places<'a> {
         };
         fs::create_dir_all(&self.cache).map_err(fail("create", &self.cache))?;
         let target = self.cache.join(file.name);
-        let temporary = self.cache.join(format!(".{}.{}", file.name, std::process::id()));
+        let temporary = self.cache.join(format!(".{}.{}", file.name, unique()));
         let source = File::open(packed).map_err(fail("open", packed))?;
         let unpacked = (|| {
             let mut source = MultiGzDecoder::new(BufReader::new(source)).take(UNPACKED_BYTES_MAX);
@@ -106,7 +107,7 @@ impl<'a> Places<'a> {
     fn remember(&self, path: &Path, file: IdxFile) {
         let marker = self.marker(path);
         if let (Some(stamp), Some(folder)) = (stamp(path, file), marker.parent()) {
-            let temporary = marker.with_extension(std::process::id().to_string());
+            let temporary = marker.with_extension(unique());
             let written = fs::create_dir_all(folder).and_then(|()| fs::write(&temporary, stamp));
             written.and_then(|()| fs::rename(&temporary, &marker)).ok();
         }
@@ -116,6 +117,12 @@ impl<'a> Places<'a> {
         let name = format!("{:x}", Sha256::digest(path.as_os_str().as_encoded_bytes()));
         self.given.join("checked").join(name)
     }
+}
+
+/// A suffix that no other thread or process on this machine uses.
+fn unique() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// What a file was when its digest was right.

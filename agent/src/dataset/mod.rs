@@ -192,7 +192,7 @@ impl Split {
             let is_next = |(offset, sample): &(usize, &u32)| u64::from(**sample) == u64::from(first) + *offset as u64;
             let run = rest.iter().take(run_max).enumerate().take_while(is_next).count();
             let label = self.labels.get(first as usize..first as usize + run).ok_or_else(|| {
-                fail(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no sample {first} of {}", self.len())))
+                fail(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no sample {} of {}", self.len().max(first as usize), self.len())))
             })?;
             labels.extend(label.iter().map(|&label| i32::from(label)));
             buffer.resize(run * self.sample_bytes, 0);

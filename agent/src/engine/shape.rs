@@ -162,6 +162,16 @@ impl PoolShape {
         Ok(shape)
     }
 
+    /// Pixels of an input plane.
+    pub(crate) fn in_pixels(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// Pixels of an output plane.
+    pub(crate) fn out_pixels(&self) -> usize {
+        self.out_height * self.out_width
+    }
+
     /// Number of planes.
     pub(crate) fn planes(&self) -> usize {
         self.batch * self.channels

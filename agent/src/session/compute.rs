@@ -50,7 +50,11 @@ pub trait Compute {
     ///
     /// # Errors
     /// [`ComputeError`]; whatever the sink has had by then does not count.
-    fn train(&mut self, work: &Train, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<StepReport, ComputeError>;
+    fn train(
+        &mut self,
+        work: &Train,
+        sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<StepReport, ComputeError>;
 
     /// Computes loss and metrics on a part of the test set.
     ///
@@ -148,9 +152,21 @@ pub(super) struct Received {
 pub(super) enum Command {
     /// A new connection, to which results go from now on.
     Connected(Uplink),
-    Prepare { offer: Arc<JobOffer>, kernel: Bytes },
-    Parameters { version: Version, offset: u64, total: u64, bytes: Bytes, permit: Option<OwnedSemaphorePermit> },
-    Train { work: Train, received: Received },
+    Prepare {
+        offer: Arc<JobOffer>,
+        kernel: Bytes,
+    },
+    Parameters {
+        version: Version,
+        offset: u64,
+        total: u64,
+        bytes: Bytes,
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    Train {
+        work: Train,
+        received: Received,
+    },
     Evaluate(Evaluate),
     /// The job is over.
     Drop(JobId),
@@ -159,17 +175,34 @@ pub(super) enum Command {
 /// To the network thread.
 #[derive(Debug)]
 pub(super) enum Event {
-    Prepared { job: JobId, result: Result<(JobReady, u64), String> },
+    Prepared {
+        job: JobId,
+        result: Result<(JobReady, u64), String>,
+    },
     /// Complete frames of a gradient's stream.
-    Push { assignment: AssignmentId, frames: Vec<Bytes>, permit: OwnedSemaphorePermit, end: Option<PushEnd> },
-    Evaluated { assignment: AssignmentId, evaluation: Evaluation },
-    Failed { assignment: AssignmentId, error: ComputeError },
+    Push {
+        assignment: AssignmentId,
+        frames: Vec<Bytes>,
+        permit: OwnedSemaphorePermit,
+        end: Option<PushEnd>,
+    },
+    Evaluated {
+        assignment: AssignmentId,
+        evaluation: Evaluation,
+    },
+    Failed {
+        assignment: AssignmentId,
+        error: ComputeError,
+    },
     /// An assignment was cancelled before its result was complete.
     Dropped(AssignmentId),
     /// The hub's parameters do not fit the model.
     BadParameters(String),
     /// The compute thread has died, and the parameters with it.
-    Panicked { assignment: Option<AssignmentId>, message: String },
+    Panicked {
+        assignment: Option<AssignmentId>,
+        message: String,
+    },
 }
 
 /// What is known of a push when its last byte is encoded; the writer adds what only it can measure.
@@ -373,7 +406,9 @@ impl Worker {
             drop(commands);
             if let Some(uplink) = &self.uplink {
                 match job {
-                    Some(job) => uplink.send(Event::Prepared { job, result: Err(format!("getting ready panicked: {message}")) }),
+                    Some(job) => {
+                        uplink.send(Event::Prepared { job, result: Err(format!("getting ready panicked: {message}")) })
+                    }
                     None => uplink.send(Event::Panicked { assignment, message }),
                 }
             }
@@ -444,7 +479,9 @@ impl Worker {
     fn on_job(&mut self, job: JobId) -> Result<&mut (dyn Compute + 'static), ComputeError> {
         match &mut self.current {
             Some(current) if current.offer.job == job => Ok(current.prepared.compute.as_mut()),
-            _ => Err(ComputeError { failure: Failure::Kernel, message: format!("the agent is not ready for job {job}") }),
+            _ => {
+                Err(ComputeError { failure: Failure::Kernel, message: format!("the agent is not ready for job {job}") })
+            }
         }
     }
 

@@ -95,7 +95,8 @@ async fn answer(socket: &mut WebSocketStream<Watched<TcpStream>>) -> Result<(u16
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => (),
             Some(Ok(Message::Close(frame))) => {
-                let reason = frame.map(|frame| cut_reason(frame.reason.to_string())).filter(|reason| !reason.is_empty());
+                let reason =
+                    frame.map(|frame| cut_reason(frame.reason.to_string())).filter(|reason| !reason.is_empty());
                 return Err(DialError::Closed { reason });
             }
             Some(Ok(_)) => return Err(HandshakeError::NotOmniLearn { expected: "hub" }.into()),

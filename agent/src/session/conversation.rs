@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use omnilearn_wire::message::AgentMessage;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -29,7 +30,7 @@ const SILENT_PERIODS_MAX: u32 = 3;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 /// How long saying goodbye may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long answering a close frame may take.
+/// How long answering a close frame, or waiting for the answer, may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 type Socket = WebSocketStream<Watched<TcpStream>>;
@@ -116,6 +117,7 @@ impl<'a> Conversation<'a> {
         };
         shell.uplink.close();
         outbox.drop_pushes();
+        let mut patience = GOODBYE_TIMEOUT;
         let (ended, close) = match left {
             Left::Broken(cause) => {
                 let close = connection::close_frame_for(&cause);
@@ -138,6 +140,7 @@ impl<'a> Conversation<'a> {
                     Ended::Shutdown | Ended::Lost { .. } => "the agent is shutting down".to_owned(),
                 };
                 outbox.control(&AgentMessage::Leaving { reason: reason.clone() });
+                patience = CLOSE_TIMEOUT; // a hub that breaks no rules reads its messages
                 (ended, Some(connection::close_frame(CloseCode::Normal, reason)))
             }
         };
@@ -146,6 +149,11 @@ impl<'a> Conversation<'a> {
             let goodbye = async {
                 let _ = outbox.write(&mut sink, || factory.usage(), true).await; // the peer may be gone already
                 let _ = sink.close().await;
+                // A socket that is dropped with bytes unread is reset, and the peer never sees what was said last.
+                let Ok(mut socket) = sink.reunite(shell.stream) else { return };
+                let mut unread = [0; 4096];
+                let drain = async { while socket.get_mut().read(&mut unread).await.is_ok_and(|bytes| bytes > 0) {} };
+                let _ = tokio::time::timeout(patience, drain).await;
             };
             let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
         }
@@ -246,15 +254,12 @@ impl Shell<'_> {
                 Effect::MakeRoom(stream_bytes) => self.compute.make_room(stream_bytes),
                 Effect::Forget(assignment) => self.uplink.forget(assignment),
                 Effect::End(end) => return Some(Ended::OnPurpose(end)),
-                Effect::Compute(command) => {
-                    let command = match self.with_room(command) {
-                        Ok(command) => command,
-                        Err(command) => {
-                            self.parked.push(Effect::Compute(command));
-                            self.parked.extend(effects);
-                            return None;
-                        }
-                    };
+                Effect::Compute(mut command) => {
+                    if !self.take_room(&mut command) {
+                        self.parked.push(Effect::Compute(command));
+                        self.parked.extend(effects);
+                        return None;
+                    }
                     let is_start = matches!(command, Command::Prepare { .. });
                     // A thread that died while it got ready for a job is started for the next one.
                     let sent = match is_start && self.compute.is_dead() {
@@ -270,18 +275,13 @@ impl Shell<'_> {
         None
     }
 
-    /// The command with its permit if it needs one, or as it was if there is no room for it.
-    fn with_room(&self, command: Command) -> Result<Command, Command> {
-        match command {
-            Command::Parameters { version, offset, total, bytes, permit: None } if self.parked.is_empty() => {
-                match self.compute.try_room(bytes.len()) {
-                    permit @ Some(_) => Ok(Command::Parameters { version, offset, total, bytes, permit }),
-                    None => Err(Command::Parameters { version, offset, total, bytes, permit: None }),
-                }
-            }
-            command @ Command::Parameters { permit: None, .. } => Err(command),
-            command => Ok(command),
+    /// Gives a piece of parameters its permit; false if there is no room for it.
+    fn take_room(&self, command: &mut Command) -> bool {
+        let Command::Parameters { bytes, permit: permit @ None, .. } = command else { return true };
+        if self.parked.is_empty() {
+            *permit = self.compute.try_room(bytes.len());
         }
+        permit.is_some()
     }
 }
 

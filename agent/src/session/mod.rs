@@ -26,12 +26,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use self::backoff::Backoff;
-pub use self::compute::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, Usage};
 use self::compute::ComputeThread;
+pub use self::compute::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, Usage};
 use self::connection::DialError;
 use self::conversation::Conversation;
-pub use self::kernel::{CacheError, writable};
 use self::kernel::KernelStore;
+pub use self::kernel::{CacheError, writable};
 use self::state::{End, Session};
 use crate::config::AgentConfig;
 
@@ -77,7 +77,11 @@ pub enum RunError {
 ///
 /// # Errors
 /// [`RunError`]; an unreachable hub is not one: the agent waits for it.
-pub async fn run_with(config: AgentConfig, factory: Arc<dyn ComputeFactory>, shutdown: CancellationToken) -> Result<(), RunError> {
+pub async fn run_with(
+    config: AgentConfig,
+    factory: Arc<dyn ComputeFactory>,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
     writable(&config.cache)?;
     let store = KernelStore::new(&config.cache);
     let shutdown = shutdown.child_token();
@@ -126,10 +130,16 @@ enum Ended {
 }
 
 impl Agent {
-    fn new(config: AgentConfig, factory: Arc<dyn ComputeFactory>, store: KernelStore, shutdown: CancellationToken) -> Agent {
+    fn new(
+        config: AgentConfig,
+        factory: Arc<dyn ComputeFactory>,
+        store: KernelStore,
+        shutdown: CancellationToken,
+    ) -> Agent {
         let machine: Machine = factory.machine();
         // The standard library seeds its hash maps from the operating system.
-        let process = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), std::process::id());
+        let process =
+            std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), std::process::id());
         let token = config.token.as_ref().map(|token| token.reveal().to_owned());
         let hello = Hello { name: config.name.clone(), token, process, machine };
         Agent {
@@ -167,7 +177,8 @@ impl Agent {
                     let welcome = &connection.welcome;
                     info!(hub = %self.config.hub, agent = %welcome.agent, name = %self.hello.name, hub_version = %welcome.hub_version,
                         protocol = connection.protocol, "connected to the hub");
-                    let conversation = Conversation::new(connection, &mut self.session, &mut self.compute, &*self.factory);
+                    let conversation =
+                        Conversation::new(connection, &mut self.session, &mut self.compute, &*self.factory);
                     let reason = match conversation.run(&shutdown).await {
                         Ended::Shutdown | Ended::OnPurpose(End::Done) => return Ok(()),
                         Ended::OnPurpose(End::Dismissed { reason }) => return Err(RunError::Dismissed { reason }),
@@ -208,5 +219,50 @@ impl Agent {
             debug!(hub = %self.config.hub, %error, "still waiting for the hub");
         }
         Ok(self.backoff.next_wait())
+    }
+}
+
+#[cfg(test)]
+mod refusals {
+    use omnilearn_wire::handshake::HandshakeError;
+
+    use super::*;
+    use crate::config::HubAddress;
+
+    fn agent(was_welcome: bool) -> Agent {
+        let config = AgentConfig::new(HubAddress::parse("ws://127.0.0.1:1").expect("a good address"));
+        let store = KernelStore::new(std::path::Path::new("/nowhere"));
+        let factory = tests::fake_factory();
+        Agent { was_welcome, ..Agent::new(config, factory, store, CancellationToken::new()) }
+    }
+
+    fn refused() -> DialError {
+        HandshakeError::Refused { reason: "the name is taken".to_owned() }.into()
+    }
+
+    #[test]
+    fn clone_of_an_agent_ends_and_an_agent_whose_name_was_taken_asks_once_a_minute() {
+        assert!(matches!(agent(false).on_no_connection(&refused()), Err(RunError::Refused { .. })));
+        let mut displaced = agent(true);
+        for _ in 0..3 {
+            assert_eq!(displaced.on_no_connection(&refused()).unwrap(), Duration::from_secs(60));
+        }
+    }
+
+    #[test]
+    fn protocol_that_the_hub_no_longer_speaks_is_final_even_for_an_agent_that_was_welcome() {
+        let error = HandshakeError::Version { theirs_min: 2, theirs_max: 3 }.into();
+        assert!(matches!(agent(true).on_no_connection(&error), Err(RunError::Refused { .. })));
+    }
+
+    #[test]
+    fn unreachable_hub_is_waited_for_whatever_came_before() {
+        for was_welcome in [false, true] {
+            let mut agent = agent(was_welcome);
+            for _ in 0..100 {
+                let unreachable = DialError::Tcp(std::io::ErrorKind::ConnectionRefused.into());
+                assert!(agent.on_no_connection(&unreachable).unwrap() <= backoff::LONGEST);
+            }
+        }
     }
 }

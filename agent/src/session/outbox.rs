@@ -65,7 +65,13 @@ impl Outbox {
     }
 
     /// Sends complete frames of a push, and what closes it.
-    pub(super) fn push(&self, assignment: AssignmentId, frames: Vec<Bytes>, end: Option<PushEnd>, permit: OwnedSemaphorePermit) {
+    pub(super) fn push(
+        &self,
+        assignment: AssignmentId,
+        frames: Vec<Bytes>,
+        end: Option<PushEnd>,
+        permit: OwnedSemaphorePermit,
+    ) {
         let bulk = Bulk { assignment, frames: frames.into(), end, _permit: permit };
         self.0.queues.borrow_mut().bulk.push_back(bulk);
         self.0.filled.notify_one();
@@ -107,7 +113,12 @@ impl Outbox {
     ///
     /// `send_s` of a push lasts until everything before its `PushEnd` was handed to the operating system; only then can it
     /// be written into the `PushEnd`, whose own bytes are not counted.
-    pub(super) async fn write<S>(&self, sink: &mut S, usage: impl Fn() -> Usage, until_empty: bool) -> Result<(), SocketError>
+    pub(super) async fn write<S>(
+        &self,
+        sink: &mut S,
+        usage: impl Fn() -> Usage,
+        until_empty: bool,
+    ) -> Result<(), SocketError>
     where
         S: Sink<Message, Error = SocketError> + Unpin,
     {

@@ -19,12 +19,20 @@ use super::kernel::{Download, KernelStore, WrongPiece};
 #[derive(Debug)]
 pub(super) enum Effect {
     Send(AgentMessage<'static>),
-    Push { assignment: AssignmentId, frames: Vec<Bytes>, permit: OwnedSemaphorePermit, end: Option<PushEnd> },
+    Push {
+        assignment: AssignmentId,
+        frames: Vec<Bytes>,
+        permit: OwnedSemaphorePermit,
+        end: Option<PushEnd>,
+    },
     Compute(Command),
     /// Parameter streams of this length are about to come.
     MakeRoom(u64),
     /// The hub took an assignment back: its result is not to be finished, or not to be sent.
-    Cancel { assignment: AssignmentId, computing: bool },
+    Cancel {
+        assignment: AssignmentId,
+        computing: bool,
+    },
     /// An assignment is done with.
     Forget(AssignmentId),
     End(End),
@@ -148,10 +156,17 @@ impl Session {
     }
 
     /// A frame from the hub. `usage` is asked for only where work begins.
-    pub(super) fn on_frame(&mut self, bytes: &Bytes, last_push_end: Option<Instant>, usage: impl Fn() -> Usage) -> Result<(), Violation> {
+    pub(super) fn on_frame(
+        &mut self,
+        bytes: &Bytes,
+        last_push_end: Option<Instant>,
+        usage: impl Fn() -> Usage,
+    ) -> Result<(), Violation> {
         match frame::decode::<HubMessage<'_>>(bytes)? {
             HubMessage::JobOffer(offer) => self.on_offer(offer)?,
-            HubMessage::KernelChunk { digest, offset, total, bytes } => self.on_kernel(&digest, offset, total, bytes)?,
+            HubMessage::KernelChunk { digest, offset, total, bytes } => {
+                self.on_kernel(&digest, offset, total, bytes)?
+            }
             HubMessage::ParameterChunk { job, version, offset, total, bytes: piece } => {
                 self.on_parameters(job, version, offset, total, bytes.slice_ref(piece), usage)?;
             }
@@ -245,7 +260,8 @@ impl Session {
         usage: impl Fn() -> Usage,
     ) -> Result<(), Violation> {
         let now = Instant::now();
-        let Some(stream_bytes) = self.job.as_ref().filter(|known| known.offer.job == job).and_then(|job| job.stream_bytes)
+        let Some(stream_bytes) =
+            self.job.as_ref().filter(|known| known.offer.job == job).and_then(|job| job.stream_bytes)
         else {
             debug!(%job, "parameters of a job that the agent is not ready for");
             return Ok(());
@@ -315,7 +331,7 @@ impl Session {
                 let Some(known) = self.job.as_mut().filter(|known| known.offer.job == job) else { return Ok(()) };
                 match result {
                     Ok((ready, stream_bytes)) => {
-                        info!(%job, stream_bytes, calibration = ready.calibration.len(), "ready for the job");
+                        debug!(%job, stream_bytes, "ready for the job");
                         known.stream_bytes = Some(stream_bytes);
                         self.effects.push(Effect::MakeRoom(stream_bytes));
                         self.send(AgentMessage::JobReady { job, ready });
@@ -347,7 +363,10 @@ impl Session {
                 if let Some(assignment) = assignment {
                     self.effects.push(Effect::Cancel { assignment, computing: false });
                     self.done_with(assignment);
-                    self.fail(assignment, ComputeError { failure: Failure::Device, message: format!("computing panicked: {message}") });
+                    self.fail(
+                        assignment,
+                        ComputeError { failure: Failure::Device, message: format!("computing panicked: {message}") },
+                    );
                 }
                 // The parameters died with the compute thread, and the hub sends them again to an agent that is new to it.
                 self.effects.push(Effect::End(End::Reconnect { reason: "the compute thread starts over".to_owned() }));
@@ -357,7 +376,13 @@ impl Session {
     }
 }
 
-fn wrong_parameters(version: Version, offset: u64, total: u64, next: Option<(Version, u64)>, stream_bytes: u64) -> Violation {
+fn wrong_parameters(
+    version: Version,
+    offset: u64,
+    total: u64,
+    next: Option<(Version, u64)>,
+    stream_bytes: u64,
+) -> Violation {
     let expected = match next {
         Some((version, next)) => format!("version {version} at {next} of {stream_bytes} bytes"),
         None => format!("a stream of {stream_bytes} bytes from its beginning"),

@@ -253,7 +253,13 @@ impl Compute for Trainer {
         self.encode(&gradient, sink)?;
         let encoded = computed.elapsed();
 
-        self.buffers = std::mem::take(&mut gradient.buffers);
+        // Shared buffers belong to the version and change with the next one only.
+        let updated = std::mem::take(&mut gradient.buffers);
+        for ((buffer, updated), info) in self.buffers.iter_mut().zip(updated).zip(&self.description.buffers) {
+            if info.merge == Merge::KeepLocal {
+                *buffer = updated;
+            }
+        }
         let new_size = self.batches_seen.insert(samples.len());
         let warm_up = new_size || self.steps < WARM_UP_STEPS;
         self.steps = self.steps.saturating_add(1);

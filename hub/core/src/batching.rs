@@ -1,6 +1,6 @@
-//! How the global batch is split over agents: a [`Policy`] says how fast each is, [`apportion`](mod@apportion) makes
-//! whole batches of it, and the
-//! [`Batcher`] remembers the split and changes it when agents come and go or the policy proposes better.
+//! How the global batch is split over agents: a `Policy` says how fast each is, [`apportion`](mod@apportion) makes
+//! whole batches of it, and the `Batcher` remembers the split and changes it when agents come and go or the policy
+//! proposes better.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -41,6 +41,8 @@ pub(crate) struct Rating {
     pub(crate) calibration: Vec<CalibrationPoint>,
     /// CPU quota in cores, or else cores.
     pub(crate) cores: f64,
+    /// The share that the job gives the agent by name.
+    pub(crate) share: Option<f64>,
 }
 
 /// An agent's place in the present split.

@@ -1,5 +1,6 @@
 //! What a job is asked to do. Plain data: where it comes from, and its defaults, are the shell's business.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use omnilearn_wire::{Codec, JobId, Layout};
@@ -28,6 +29,9 @@ pub struct JobConfig {
     pub global_batch: u32,
     /// How the global batch is split over agents.
     pub batching: Batching,
+    /// Shares of the global batch by agent name, relative to each other, for [`Batching::Static`] and [`Start::Static`].
+    /// Used if every agent at work is named; finite and over zero.
+    pub shares: BTreeMap<String, f64>,
     /// Smallest and largest local batch, both inclusive.
     pub batch_bounds: (u32, u32),
     /// The optimizer, which runs on the hub.

@@ -1,11 +1,10 @@
 //! Pushes on their way in: the checks of every message, and where the bytes of an unfinished push are.
 //!
 //! A push that fits [`STAGED_BYTES_MAX`] is staged, and added when it is complete: an agent that breaks off half-way
-//! leaves
-//! no trace. A longer one is added piece by piece as it arrives, so that memory does not grow with the number of
-//! agents; if such a push breaks off or is refused half-way, what was
-//! added cannot be taken out again, and the round starts over from zero with all of its samples issued again. ASP,
-//! which has no round to start over, stages pushes of any length.
+//! leaves no trace. A longer one is added piece by piece as it arrives, so that memory does not grow with the number of
+//! agents; if such a push breaks off or is refused half-way, what was added cannot be taken out again, and the round
+//! starts over from zero with all of its samples issued again. ASP, which has no round to start over, stages pushes of
+//! any length.
 
 use std::collections::BTreeMap;
 
@@ -123,8 +122,7 @@ impl Uploads {
     }
 
     /// Takes a piece. Returns whether it is progress of an open assignment. Pieces of a push that is not open are
-    /// ignored: its beginning or its end
-    /// is answered.
+    /// ignored: its beginning or its end is answered.
     pub(crate) fn chunk(
         &mut self,
         ledger: &mut Ledger,

@@ -1,6 +1,6 @@
 //! What is kept of a run.
 
-use omnilearn_wire::message::StepTimings;
+use omnilearn_wire::message::{Span, StepTimings};
 use omnilearn_wire::{AgentId, AssignmentId, Version};
 
 /// One line of a run's history.
@@ -29,6 +29,8 @@ pub struct StepRecord {
     pub assignment: AssignmentId,
     /// Local batch.
     pub samples: u32,
+    /// Which samples.
+    pub spans: Vec<Span>,
     /// Mean loss over the local batch.
     pub loss: f32,
     /// Sums of the kernel's metrics over the local batch.

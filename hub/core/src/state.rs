@@ -185,9 +185,8 @@ impl State {
         Some(id)
     }
 
-    /// Takes an open assignment away from its agent; its samples will be issued again. Returns the agent, and whether
-    /// a part of its
-    /// gradient had been added to the sum.
+    /// Takes an open assignment away from its agent; its samples will be issued again. Returns the agent, and whether a
+    /// part of its gradient had been added to the sum.
     pub(crate) fn give_up(&mut self, id: AssignmentId, why: PushError) -> Option<(AgentId, bool)> {
         let assignment = self.ledger.close(id, Closed::Void(why))?;
         let agent = assignment.agent;

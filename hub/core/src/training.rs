@@ -191,7 +191,8 @@ impl Training {
         }
         let cores = machine.quota_cores.map_or(f64::from(machine.cores), f64::from);
         if unfit.is_none() {
-            state.batcher.join(agent, Rating { calibration: ready.calibration, cores }, ready.batch_max);
+            let share = config.shares.get(&name).copied();
+            state.batcher.join(agent, Rating { calibration: ready.calibration, cores, share }, ready.batch_max);
         }
         state.members.join(agent, name, machine, unfit);
     }

@@ -32,7 +32,7 @@ const TABLES: &str = "
     CREATE TABLE steps (
         id INTEGER PRIMARY KEY, job INTEGER NOT NULL, wall_s REAL NOT NULL,
         round INTEGER NOT NULL, version INTEGER NOT NULL, agent INTEGER NOT NULL, assignment INTEGER NOT NULL,
-        samples INTEGER NOT NULL, loss REAL, staleness INTEGER NOT NULL,
+        samples INTEGER NOT NULL, spans TEXT NOT NULL, loss REAL, staleness INTEGER NOT NULL,
         wait_s REAL NOT NULL, load_s REAL NOT NULL, compute_s REAL NOT NULL, encode_s REAL NOT NULL,
         send_s REAL NOT NULL, cpu_s REAL NOT NULL, throttled_s REAL NOT NULL, quota_cores REAL,
         sustained_s REAL NOT NULL, warm_up INTEGER NOT NULL
@@ -64,8 +64,8 @@ pub(super) const LAST_RECORD: &str = "SELECT max(
 
 pub(super) const INSERT_STEP: &str = "INSERT INTO steps
     (id, job, wall_s, round, version, agent, assignment, samples, loss, staleness, wait_s, load_s, compute_s, encode_s,
-     send_s, cpu_s, throttled_s, quota_cores, sustained_s, warm_up)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)";
+     send_s, cpu_s, throttled_s, quota_cores, sustained_s, warm_up, spans)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
 pub(super) const INSERT_ROUND: &str = "INSERT INTO rounds
     (id, job, wall_s, training_s, version, epoch, loss, samples, updates, learning_rate, gradient_norm)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
@@ -77,7 +77,7 @@ pub(super) const INSERT_BATCH: &str = "INSERT INTO batches
 
 pub(super) const SELECT_STEPS: &str = "SELECT
     id, wall_s, round, version, agent, assignment, samples, coalesce(loss, 0.0), staleness, wait_s, load_s, compute_s,
-    encode_s, send_s, cpu_s, throttled_s, quota_cores, sustained_s, warm_up
+    encode_s, send_s, cpu_s, throttled_s, quota_cores, sustained_s, warm_up, spans
     FROM steps WHERE job = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 pub(super) const SELECT_ROUNDS: &str = "SELECT
     id, wall_s, training_s, version, epoch, coalesce(loss, 0.0), samples, updates, learning_rate, coalesce(gradient_norm, 0.0)

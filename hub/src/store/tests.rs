@@ -1,5 +1,5 @@
 use omnilearn_hub_core::record::{BatchesRecord, EvaluationRecord, RoundRecord, StepRecord};
-use omnilearn_wire::message::StepTimings;
+use omnilearn_wire::message::{Span, StepTimings};
 use omnilearn_wire::{AssignmentId, Version};
 
 use super::*;
@@ -11,6 +11,7 @@ fn step(version: u64, agent: u32) -> Record {
         agent: AgentId(agent),
         assignment: AssignmentId(version * 10 + u64::from(agent)),
         samples: 16,
+        spans: vec![Span { epoch: 1, start: 5, end: 21 }],
         loss: 0.5,
         metric_sums: vec![3.0],
         staleness: 0,

@@ -121,8 +121,10 @@ pub trait TensorBackend: 'static {
     fn dtype(&self, x: &Self::Tensor) -> DType;
 
     /// See `from-f32`.
+    #[expect(clippy::wrong_self_convention, reason = "named as in the interface; `self` is the device, not the source")]
     fn from_f32(&mut self, values: Vec<f32>, shape: &[usize]) -> OpResult<Self::Tensor>;
     /// See `from-i32`.
+    #[expect(clippy::wrong_self_convention, reason = "named as in the interface; `self` is the device, not the source")]
     fn from_i32(&mut self, values: Vec<i32>, shape: &[usize]) -> OpResult<Self::Tensor>;
     /// See `full`.
     fn full(&mut self, value: f32, shape: &[usize]) -> OpResult<Self::Tensor>;

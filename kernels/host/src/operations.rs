@@ -183,8 +183,7 @@ impl<B: TensorBackend> wit::HostTensor for State<B> {
     }
 
     fn clamp(&mut self, x: Tensor, low: f32, high: f32) -> Result<Tensor> {
-        // Written so that a NaN is refused too.
-        if !(low <= high) {
+        if low > high || low.is_nan() || high.is_nan() {
             return Err(misuse("clamp", self.held(&x)?.name(), format!("low is {low} and high is {high}")));
         }
         self.scalar("clamp", Scalar::Clamp(low, high), x)

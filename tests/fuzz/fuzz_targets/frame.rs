@@ -11,7 +11,10 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(message) = decode::<AgentMessage<'_>>(bytes) {
         let again = encode(&message).expect("what was decoded is within its limits");
         // Compared as bytes: a NaN is not equal to itself.
-        assert_eq!(encode(&decode::<AgentMessage<'_>>(&again).expect("own encoding")).expect("the same message"), again);
+        assert_eq!(
+            encode(&decode::<AgentMessage<'_>>(&again).expect("own encoding")).expect("the same message"),
+            again
+        );
     }
     if let Ok(message) = decode::<HubMessage<'_>>(bytes) {
         let again = encode(&message).expect("what was decoded is within its limits");

@@ -97,8 +97,7 @@ impl Kit {
         kernels::build(workspace.root())?;
         interrupt.check()?;
         eprintln!("building hub and agent (the first time takes several minutes)");
-        let mut programs =
-            workspace.build(&["omnilearn-hub", "omnilearn-agent"], &["omnilearn-hub", "omnilearn-agent"])?;
+        let mut programs = workspace.build(&["omnilearn-hub", "omnilearn-agent"])?;
         let (Some(agent), Some(hub)) = (programs.pop(), programs.pop()) else { bail!("cargo built nothing") };
         interrupt.check()?;
         let limiter = Limiter::detect(&CgroupTree::of_this_machine());

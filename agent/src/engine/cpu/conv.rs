@@ -15,15 +15,15 @@
 use rayon::prelude::*;
 
 use super::scratch::{Rows, parts};
-use super::simd::{LaneSums, Matrix, PackedWeights, Product, SLACK, ShiftedDot, shifted_sum};
+use super::simd::{LaneSums, Matrix, OuterSums, PackedWeights, Product, SLACK, ShiftedDot, shifted_sum};
 use crate::engine::shape::ConvShape;
 
 /// Most weights of one group for which shifted sums are used: they are read anew for every tile of the output, from the
 /// second-level cache.
 const SHIFTED_WEIGHTS_MAX: usize = 48 << 10;
 
-/// Bytes that one pass of the weight's gradient over several samples may touch, to stay in the first-level cache.
-const SHIFTED_DOT_BYTES: usize = 24 << 10;
+/// Bytes that one pass of the weight's gradient over several samples may touch, to stay near the first-level cache.
+const SHIFTED_DOT_BYTES: usize = 48 << 10;
 
 /// Columns of the gathered matrix.
 const COLUMNS: usize = 256;
@@ -88,7 +88,9 @@ pub(crate) fn backward(shape: &ConvShape, x: &[f32], weight: &[f32], gradient: &
             let x = &x[first * shape.in_elements()..][..samples * shape.in_elements()];
             let gradient = &gradient[first * shape.out_elements()..][..samples * shape.out_elements()];
             let mut sum = vec![0.0; weight.len()];
-            if shifted {
+            if outer_suits(shape) {
+                outer_weight_gradient(shape, x, gradient, &mut sum);
+            } else if shifted {
                 shifted_weight_gradient(shape, x, gradient, &mut sum);
             } else {
                 gathered_weight_gradient(shape, x, gradient, &mut sum);
@@ -238,6 +240,65 @@ fn shifted_weight_gradient(shape: &ConvShape, x: &[f32], gradient: &[f32], sum: 
     }
     for (sums, sum) in sums.iter_mut().zip(sum.chunks_exact_mut(shape.group_out() * shape.taps())) {
         sums.add_to(sum);
+    }
+}
+
+// Outer products
+
+/// Whether the weight's gradient is best summed with output channels in vector lanes.
+fn outer_suits(shape: &ConvShape) -> bool {
+    let weights = shape.group_out() * shape.taps();
+    shape.dilation[1] == 1 && weights <= SHIFTED_WEIGHTS_MAX && OuterSums::suit(shape.group_out(), shape.kernel[1])
+}
+
+/// The weight's gradient, where the outputs fill vectors: each position's gradient, a vector over the output channels, times each
+/// pixel that the position's window reads.
+fn outer_weight_gradient(shape: &ConvShape, x: &[f32], gradient: &[f32], sum: &mut [f32]) {
+    let padded = padded_rows(shape);
+    let samples = x.len() / shape.in_elements();
+    let together = (SHIFTED_DOT_BYTES / (4 * (padded.sample() + shape.out_elements()))).clamp(1, samples.max(1));
+    let mut source = padded.buffer(together);
+    let mut vectors = vec![0.0; together * shape.out_elements()];
+    let (width, outputs, pixels) = (padded.stride(), shape.group_out(), shape.out_pixels());
+    let [stride_y, stride_x] = shape.stride;
+    let position = |index: usize| {
+        let (sample, pixel) = (index / pixels, index % pixels);
+        sample * padded.sample() + pixel / shape.out_width * stride_y * width + pixel % shape.out_width * stride_x
+    };
+    let steps: Vec<usize> = (0..together * pixels).map(position).collect();
+    let row = |index: usize| {
+        let (channel, y) = (index / shape.kernel[0], index % shape.kernel[0]);
+        channel * padded.plane() + y * shape.dilation[0] * width
+    };
+    let rows: Vec<usize> = (0..shape.group_in() * shape.kernel[0]).map(row).collect();
+    let mut sums: Vec<OuterSums> = (0..shape.groups).map(|_| OuterSums::new(outputs, rows.len(), shape.kernel[1])).collect();
+    let pairs = x.chunks(together * shape.in_elements()).zip(gradient.chunks(together * shape.out_elements()));
+    for (x, gradient) in pairs {
+        let samples = x.len() / shape.in_elements();
+        for (sample, x) in x.chunks_exact(shape.in_elements()).enumerate() {
+            padded.place(x, &mut source[sample * padded.sample()..]);
+        }
+        for (group, sums) in sums.iter_mut().enumerate() {
+            for (gradient, vectors) in gradient.chunks_exact(shape.out_elements()).zip(vectors.chunks_exact_mut(outputs * pixels)) {
+                transpose(&gradient[group * outputs * pixels..][..outputs * pixels], pixels, vectors, outputs);
+            }
+            sums.add(&vectors, &source[group * shape.group_in() * padded.plane()..], &steps[..samples * pixels], &rows);
+        }
+    }
+    for (sums, sum) in sums.iter().zip(sum.chunks_exact_mut(outputs * shape.taps())) {
+        sums.add_to(sum);
+    }
+}
+
+/// `target[c][r] = source[r][c]`, with `columns` and `rows` the lengths of their rows.
+fn transpose(source: &[f32], columns: usize, target: &mut [f32], rows: usize) {
+    const BLOCK: usize = 16; // lines of the cache that are written to at once
+    for first in (0..columns).step_by(BLOCK) {
+        let block = BLOCK.min(columns - first);
+        for (row, source) in source.chunks_exact(columns).enumerate() {
+            let targets = target[first * rows + row..].iter_mut().step_by(rows);
+            source[first..first + block].iter().zip(targets).for_each(|(source, target)| *target = *source);
+        }
     }
 }
 

@@ -8,39 +8,35 @@ const PARALLEL_ELEMENTS: usize = 64 << 10;
 
 /// `max(x, 0)`; not-a-number stays, so that it is noticed.
 pub(crate) fn relu(x: &[f32]) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
-    zip_chunks(&mut out, x, x, |out, x, _| relu_chunk(out, x));
-    out
+    map_chunks(x, x, |x, _| relu_chunk(x))
 }
 
 #[with_simd]
-fn relu_chunk<S: Simd>(out: &mut [f32], x: &[f32]) {
-    for (out, &x) in out.iter_mut().zip(x) {
-        *out = if 0.0 > x { 0.0 } else { x };
-    }
+fn relu_chunk<S: Simd>(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|&x| if 0.0 > x { 0.0 } else { x }).collect()
 }
 
 /// The gradient where the output is positive, zero elsewhere.
 pub(crate) fn relu_backward(out: &[f32], gradient: &[f32]) -> Vec<f32> {
-    let mut result = vec![0.0; out.len()];
-    zip_chunks(&mut result, out, gradient, |result, out, gradient| relu_backward_chunk(result, out, gradient));
-    result
+    map_chunks(out, gradient, |out, gradient| relu_backward_chunk(out, gradient))
 }
 
 #[with_simd]
-fn relu_backward_chunk<S: Simd>(result: &mut [f32], out: &[f32], gradient: &[f32]) {
-    for ((result, &out), &gradient) in result.iter_mut().zip(out).zip(gradient) {
-        *result = if out > 0.0 { gradient } else { 0.0 };
-    }
+fn relu_backward_chunk<S: Simd>(out: &[f32], gradient: &[f32]) -> Vec<f32> {
+    out.iter().zip(gradient).map(|(&out, &gradient)| if out > 0.0 { gradient } else { 0.0 }).collect()
 }
 
-fn zip_chunks(out: &mut [f32], a: &[f32], b: &[f32], work: impl Fn(&mut [f32], &[f32], &[f32]) + Sync) {
+/// `work` on equal pieces of two slices, one for each thread, joined.
+fn map_chunks(a: &[f32], b: &[f32], work: impl Fn(&[f32], &[f32]) -> Vec<f32> + Sync) -> Vec<f32> {
     let threads = rayon::current_num_threads();
-    if threads == 1 || out.len() < PARALLEL_ELEMENTS {
-        return work(out, a, b);
+    if threads == 1 || a.len() < PARALLEL_ELEMENTS {
+        return work(a, b);
     }
-    let chunk = out.len().div_ceil(threads).max(1);
-    out.par_chunks_mut(chunk).zip(a.par_chunks(chunk)).zip(b.par_chunks(chunk)).for_each(|((out, a), b)| work(out, a, b));
+    let mut out = vec![0.0; a.len()];
+    let chunk = a.len().div_ceil(threads);
+    let inputs = a.par_chunks(chunk).zip(b.par_chunks(chunk));
+    out.par_chunks_mut(chunk).zip(inputs).for_each(|(out, (a, b))| out.copy_from_slice(&work(a, b)));
+    out
 }
 
 /// Sum over batch and pixels of `[batch, channels, pixels]`.

@@ -202,14 +202,14 @@ impl Backward<Flex, 1> for ReluBackward {
 struct MaxPool2dBackward;
 
 impl Backward<Flex, 1> for MaxPool2dBackward {
-    type State = (Vec<u16>, PoolShape);
+    type State = (FlexTensor, Vec<u16>, PoolShape);
 
     fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let [x_node] = ops.parents;
         let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
-        let (taps, shape) = ops.state;
+        let (x, taps, shape) = ops.state;
         if let Some(node) = x_node {
-            let out = pool::max_backward(&shape, &taps, values(&gradient));
+            let out = pool::max_backward(&shape, values(&x), &taps, values(&gradient));
             gradients.register::<Flex>(node.id, tensor(out, &[shape.batch, shape.channels, shape.height, shape.width]));
         }
     }
@@ -292,9 +292,10 @@ impl<C: CheckpointStrategy> CpuOperators for Autodiff<Flex, C> {
 
     fn omnilearn_max_pool2d(x: FloatTensor<Self>, shape: PoolShape) -> FloatTensor<Self> {
         let nodes = [x.node()];
-        let (out, taps) = max_pool(&x.into_primitive().to_contiguous(), &shape);
+        let x = x.into_primitive().to_contiguous();
+        let (out, taps) = max_pool(&x, &shape);
         match MaxPool2dBackward.prepare::<C>(nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish((taps, shape), out),
+            OpsKind::Tracked(prepared) => prepared.finish((x, taps, shape), out),
             OpsKind::UnTracked(prepared) => prepared.finish(out),
         }
     }

@@ -1,4 +1,4 @@
-//! Maximum pooling.
+//! Maximum pooling. The usual case, windows of 2 x 2 side by side, has loops of its own that need no positions.
 
 use macerator::{Simd, with_simd};
 use rayon::prelude::*;
@@ -6,58 +6,59 @@ use rayon::prelude::*;
 use super::scratch::parts;
 use crate::engine::shape::PoolShape;
 
-/// Maximum of each window, and where it was: the position in the window, row by row.
+/// Maximum of each window; and the position in the window where it was, row by row, unless [`PoolShape::is_halving`].
+/// Not-a-number wins and stays, so that it is noticed.
 pub(crate) fn max_forward(shape: &PoolShape, x: &[f32]) -> (Vec<f32>, Vec<u16>) {
-    let (pixels, out_pixels) = (shape.height * shape.width, shape.out_height * shape.out_width);
-    let planes = shape.planes();
-    let mut out = vec![0.0; planes * out_pixels];
-    let mut taps = vec![0u16; planes * out_pixels];
-    let share = planes.div_ceil(parts(planes).len().max(1)).max(1);
+    let (pixels, out_pixels) = (shape.in_pixels(), shape.out_pixels());
+    let share = share(shape);
+    if shape.is_halving() {
+        let mut out = Vec::with_capacity(shape.planes() * out_pixels);
+        let parts: Vec<Vec<f32>> = x.par_chunks(share * pixels).map(|x| halve(x, shape.width)).collect();
+        parts.into_iter().for_each(|part| if out.is_empty() { out = part } else { out.extend(part) });
+        return (out, Vec::new());
+    }
+    let mut out = vec![0.0; shape.planes() * out_pixels];
+    let mut taps = vec![0u16; shape.planes() * out_pixels];
     let outputs = out.par_chunks_mut(share * out_pixels).zip(taps.par_chunks_mut(share * out_pixels));
     outputs.zip(x.par_chunks(share * pixels)).for_each(|((out, taps), x)| {
         let planes = out.chunks_exact_mut(out_pixels).zip(taps.chunks_exact_mut(out_pixels)).zip(x.chunks_exact(pixels));
-        if shape.is_halving() {
-            let mut columns = Columns::default();
-            for ((out, taps), x) in planes {
-                max_halving(x, shape.width, out, taps, &mut columns);
-            }
-        } else {
-            for ((out, taps), x) in planes {
-                max_plane(shape, x, out, taps);
-            }
+        for ((out, taps), x) in planes {
+            max_plane(shape, x, out, taps);
         }
     });
     (out, taps)
 }
 
-/// Windows of 2 x 2 without overlap: the larger of two rows, then the larger of two columns. Not-a-number wins and stays, so
-/// that it is noticed; of equals, the first in the window's order.
-#[with_simd]
-fn max_halving<S: Simd>(x: &[f32], width: usize, out: &mut [f32], taps: &mut [u16], columns: &mut Columns) {
-    columns.values.resize(x.len() / 2, 0.0);
-    columns.below.resize(x.len() / 2, 0);
-    let rows = columns.values.chunks_exact_mut(width).zip(columns.below.chunks_exact_mut(width));
-    for (x, (values, below)) in x.chunks_exact(2 * width).zip(rows) {
-        let (top, bottom) = x.split_at(width);
-        for ((&a, &b), (value, below)) in top.iter().zip(bottom).zip(values.iter_mut().zip(below)) {
-            let first = (a >= b) | a.is_nan();
-            *value = if first { a } else { b };
-            *below = if first { 0 } else { 2 };
-        }
-    }
-    let pairs = columns.values.as_chunks::<2>().0.iter().zip(columns.below.as_chunks::<2>().0);
-    for ((&[a, b], &[a_below, b_below]), (out, tap)) in pairs.zip(out.iter_mut().zip(taps)) {
-        let first = (a > b) | ((a == b) & (a_below <= b_below)) | a.is_nan();
-        *out = if first { a } else { b };
-        *tap = if first { a_below } else { b_below + 1 };
-    }
+/// Planes for each thread.
+fn share(shape: &PoolShape) -> usize {
+    shape.planes().div_ceil(parts(shape.planes()).len().max(1)).max(1)
 }
 
-/// The larger of two rows, and 2 where it is the lower, else 0.
-#[derive(Default)]
-struct Columns {
-    values: Vec<f32>,
-    below: Vec<u16>,
+/// Pairs of rows that are worked on at once: enough for loops to be long, few enough to stay in the first-level cache.
+const HALVING_ROWS: usize = 16;
+
+/// The larger of two, or the one that is not a number.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if (a >= b) | a.is_nan() { a } else { b }
+}
+
+/// The larger of two rows, then the larger of two columns.
+#[with_simd]
+fn halve<S: Simd>(x: &[f32], width: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.len() / 4);
+    let mut columns = vec![0.0; HALVING_ROWS * width];
+    for x in x.chunks(2 * HALVING_ROWS * width) {
+        let columns = &mut columns[..x.len() / 2];
+        for (x, columns) in x.chunks_exact(2 * width).zip(columns.chunks_exact_mut(width)) {
+            let (top, bottom) = x.split_at(width);
+            for ((&top, &bottom), column) in top.iter().zip(bottom).zip(columns) {
+                *column = larger(top, bottom);
+            }
+        }
+        out.extend(columns.as_chunks::<2>().0.iter().map(|&[left, right]| larger(left, right)));
+    }
+    out
 }
 
 fn max_plane(shape: &PoolShape, x: &[f32], out: &mut [f32], taps: &mut [u16]) {
@@ -76,22 +77,22 @@ fn max_plane(shape: &PoolShape, x: &[f32], out: &mut [f32], taps: &mut [u16]) {
     }
 }
 
-/// The gradient of the input of [`max_forward`].
-pub(crate) fn max_backward(shape: &PoolShape, taps: &[u16], gradient: &[f32]) -> Vec<f32> {
-    let (pixels, out_pixels) = (shape.height * shape.width, shape.out_height * shape.out_width);
-    let planes = shape.planes();
-    let mut out = vec![0.0; planes * pixels];
-    let share = planes.div_ceil(parts(planes).len().max(1)).max(1);
+/// The gradient of the input `x` of [`max_forward`]: each window's goes to its first largest pixel.
+pub(crate) fn max_backward(shape: &PoolShape, x: &[f32], taps: &[u16], gradient: &[f32]) -> Vec<f32> {
+    let (pixels, out_pixels) = (shape.in_pixels(), shape.out_pixels());
+    let share = share(shape);
+    let mut out = vec![0.0; shape.planes() * pixels];
+    if shape.is_halving() {
+        let inputs = x.par_chunks(share * pixels).zip(gradient.par_chunks(share * out_pixels));
+        out.par_chunks_mut(share * pixels).zip(inputs).for_each(|(out, (x, gradient))| halve_backward(out, x, gradient, shape.width));
+        return out;
+    }
     let inputs = taps.par_chunks(share * out_pixels).zip(gradient.par_chunks(share * out_pixels));
     out.par_chunks_mut(share * pixels).zip(inputs).for_each(|(out, (taps, gradient))| {
         let planes = out.chunks_exact_mut(pixels).zip(taps.chunks_exact(out_pixels)).zip(gradient.chunks_exact(out_pixels));
         for ((out, taps), gradient) in planes {
-            if shape.is_halving() {
-                max_halving_backward(out, shape.width, taps, gradient, shape.out_width);
-            } else {
-                for (index, (&tap, &gradient)) in taps.iter().zip(gradient).enumerate() {
-                    out[shape.pixel(index, usize::from(tap))] += gradient;
-                }
+            for (index, (&tap, &gradient)) in taps.iter().zip(gradient).enumerate() {
+                out[shape.pixel(index, usize::from(tap))] += gradient;
             }
         }
     });
@@ -99,15 +100,34 @@ pub(crate) fn max_backward(shape: &PoolShape, taps: &[u16], gradient: &[f32]) ->
 }
 
 #[with_simd]
-fn max_halving_backward<S: Simd>(out: &mut [f32], width: usize, taps: &[u16], gradient: &[f32], out_width: usize) {
-    let rows = out.chunks_exact_mut(2 * width).zip(taps.chunks_exact(out_width)).zip(gradient.chunks_exact(out_width));
-    for ((out, taps), gradient) in rows {
-        let (top, bottom) = out.split_at_mut(width);
-        let pairs = top.as_chunks_mut::<2>().0.iter_mut().zip(bottom.as_chunks_mut::<2>().0);
-        for ((upper, lower), (&tap, &gradient)) in pairs.zip(taps.iter().zip(gradient)) {
-            let at = |index| if tap == index { gradient } else { 0.0 };
-            *upper = [at(0), at(1)];
-            *lower = [at(2), at(3)];
+fn halve_backward<S: Simd>(out: &mut [f32], x: &[f32], gradient: &[f32], width: usize) {
+    let mut columns = vec![0.0; HALVING_ROWS * width];
+    // 1 where the larger of two rows is the lower.
+    let mut below = vec![0.0; HALVING_ROWS * width];
+    let blocks = out.chunks_mut(2 * HALVING_ROWS * width).zip(x.chunks(2 * HALVING_ROWS * width));
+    for ((out, x), gradient) in blocks.zip(gradient.chunks(HALVING_ROWS * width / 2)) {
+        let (columns, below) = (&mut columns[..x.len() / 2], &mut below[..x.len() / 2]);
+        for (x, (columns, below)) in x.chunks_exact(2 * width).zip(columns.chunks_exact_mut(width).zip(below.chunks_exact_mut(width))) {
+            let (top, bottom) = x.split_at(width);
+            for ((&top, &bottom), (column, below)) in top.iter().zip(bottom).zip(columns.iter_mut().zip(below)) {
+                let upper = top >= bottom;
+                *column = if upper { top } else { bottom };
+                *below = if upper { 0.0 } else { 1.0 };
+            }
+        }
+        // The columns' places take their gradients. Of equals, the first in the window's order wins: an upper one, then the left.
+        let pairs = columns.as_chunks_mut::<2>().0.iter_mut().zip(below.as_chunks::<2>().0);
+        for ((pair, &[left_below, right_below]), &gradient) in pairs.zip(gradient) {
+            let [left, right] = *pair;
+            let is_left = (left > right) | ((left == right) & (left_below <= right_below));
+            *pair = if is_left { [gradient, 0.0] } else { [0.0, gradient] };
+        }
+        for (out, (columns, below)) in out.chunks_exact_mut(2 * width).zip(columns.chunks_exact(width).zip(below.chunks_exact(width))) {
+            let (top, bottom) = out.split_at_mut(width);
+            for ((top, bottom), (&column, &below)) in top.iter_mut().zip(bottom).zip(columns.iter().zip(below)) {
+                *top = if below == 0.0 { column } else { 0.0 };
+                *bottom = if below == 0.0 { 0.0 } else { column };
+            }
         }
     }
 }

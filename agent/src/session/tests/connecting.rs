@@ -50,12 +50,14 @@ async fn refused_agent_ends_with_the_hubs_reason() {
 
 #[tokio::test]
 async fn agent_of_another_protocol_ends_with_both_ranges() {
-    let hub = Hub::new().await;
-    let agent = hub.start(&FakeFactory::new(8));
-    let (mut peer, _) = hub.accept_hello().await;
-    peer.raw([b"OLRN".as_slice(), &[7, 0, 7, 0, 1]].concat()).await;
-    let error = agent.end().await.unwrap_err().to_string();
-    assert!(error.contains("protocol 7..=7 not supported, need 1..=1"), "{error}");
+    for kind in [1, 2] {
+        let hub = Hub::new().await;
+        let agent = hub.start(&FakeFactory::new(8));
+        let (mut peer, _) = hub.accept_hello().await;
+        peer.raw([b"OLRN".as_slice(), &[7, 0, 8, 0, kind], b"reason"].concat()).await;
+        let error = agent.end().await.unwrap_err().to_string();
+        assert!(error.contains("protocol 7..=8 not supported, need 1..=1"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -71,7 +73,7 @@ async fn cache_that_cannot_be_written_is_found_at_the_start() {
 #[tokio::test]
 async fn heartbeats_come_in_the_hubs_period_while_a_step_is_computed() {
     let mut hub = Hub::new().await;
-    hub.heartbeat_ms = 10;
+    hub.heartbeat_ms = 50;
     hub.cache_kernel();
     let factory = FakeFactory::new(8);
     factory.on(1, Step::Held);
@@ -79,7 +81,7 @@ async fn heartbeats_come_in_the_hubs_period_while_a_step_is_computed() {
     let mut peer = hub.accept_ready().await;
     peer.send(&train(1)).await;
     factory.begun(1).await;
-    peer.expect_heartbeats(10).await;
+    peer.expect_heartbeats(5).await;
     factory.release();
     peer.push(omnilearn_wire::AssignmentId(1)).await;
     agent.stop().await;
@@ -88,12 +90,12 @@ async fn heartbeats_come_in_the_hubs_period_while_a_step_is_computed() {
 #[tokio::test]
 async fn silent_hub_is_given_up_after_three_periods() {
     let mut hub = Hub::new().await;
-    hub.heartbeat_ms = 20;
+    hub.heartbeat_ms = 100;
     let agent = hub.start(&FakeFactory::new(8));
     let silent = hub.accept().await; // held open, but nothing is read from it, so no ping is answered
     let start = Instant::now();
     let mut peer = hub.accept().await;
-    assert!(start.elapsed().as_millis() >= 55, "{:?}", start.elapsed());
+    assert!(start.elapsed().as_millis() >= 280, "{:?}", start.elapsed());
     peer.expect_heartbeats(5).await; // reading answers the pings, which keeps this one
     drop(silent);
     agent.stop().await;

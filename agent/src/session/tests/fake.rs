@@ -360,13 +360,19 @@ impl Compute for FakeCompute {
         Ok(())
     }
 
-    fn train(&mut self, work: &Train, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<StepReport, ComputeError> {
+    fn train(
+        &mut self,
+        work: &Train,
+        sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<StepReport, ComputeError> {
         let assignment = work.assignment.0;
         self.begun.send(assignment).unwrap();
         let piece_bytes = match self.steps.get(&assignment) {
             None => self.parameters.len(),
             Some(&Step::Push(piece_bytes)) => piece_bytes,
-            Some(&Step::Fail(failure)) => return Err(ComputeError { failure, message: format!("{failure:?} for a test") }),
+            Some(&Step::Fail(failure)) => {
+                return Err(ComputeError { failure, message: format!("{failure:?} for a test") });
+            }
             Some(Step::Panic) => panic!("for a test"),
             Some(Step::Held) => {
                 self.released.lock().unwrap().recv_timeout(PATIENCE).unwrap();

@@ -77,7 +77,8 @@ async fn kernel_is_fetched_checked_and_kept() {
     assert_eq!(peer.next().await, AgentMessage::FetchKernel { digest: digest(KERNEL), offset: 0 });
     peer.send_kernel(0, KERNEL.len()).await;
     assert!(matches!(peer.next().await, AgentMessage::JobReady { .. }));
-    let files: Vec<_> = std::fs::read_dir(hub.cache.path().join("kernels")).unwrap().map(|file| file.unwrap()).collect();
+    let files: Vec<_> =
+        std::fs::read_dir(hub.cache.path().join("kernels")).unwrap().map(|file| file.unwrap()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     assert_eq!(files[0].file_name().to_str().unwrap(), format!("{}.wasm", hex(&digest(KERNEL))));
     assert_eq!(std::fs::read(files[0].path()).unwrap(), KERNEL);
@@ -196,7 +197,7 @@ async fn another_job_replaces_the_trainer() {
 async fn heartbeats_go_on_while_parameters_wait_for_a_busy_compute_thread() {
     let stream_bytes = INBOX_BYTES;
     let mut hub = Hub::new().await;
-    hub.heartbeat_ms = 10;
+    hub.heartbeat_ms = 50;
     hub.cache_kernel();
     let factory = FakeFactory::new(stream_bytes);
     factory.on(1, Step::Held);
@@ -209,7 +210,9 @@ async fn heartbeats_go_on_while_parameters_wait_for_a_busy_compute_thread() {
     let (mut sink, mut stream) = (&mut peer.socket).split();
     let send = async {
         let pieces = parameters.chunks(CHUNK_BYTES).enumerate();
-        for (version, (index, bytes)) in (1..=3).flat_map(|version| pieces.clone().map(move |piece| (Version(version), piece))) {
+        for (version, (index, bytes)) in
+            (1..=3).flat_map(|version| pieces.clone().map(move |piece| (Version(version), piece)))
+        {
             let (offset, total) = ((index * CHUNK_BYTES) as u64, stream_bytes as u64);
             let message = HubMessage::ParameterChunk { job: JOB, version, offset, total, bytes };
             let frame = frame::encode(&message).unwrap();
@@ -218,15 +221,21 @@ async fn heartbeats_go_on_while_parameters_wait_for_a_busy_compute_thread() {
     };
     let watch = async {
         let mut heartbeats = 0;
-        while heartbeats < 20 {
+        loop {
             let message = soon("a heartbeat", stream.next()).await.unwrap().unwrap();
-            heartbeats += u32::from(message.is_binary());
+            let Message::Binary(bytes) = message else { continue };
+            match frame::decode::<AgentMessage<'_>>(&bytes).unwrap() {
+                AgentMessage::Heartbeat => heartbeats += 1,
+                AgentMessage::PushEnd { .. } => break,
+                _ => continue,
+            }
+            if heartbeats == 4 {
+                factory.release();
+            }
         }
-        factory.release();
     };
     tokio::join!(send, watch);
     drop((sink, stream));
-    peer.push(AssignmentId(1)).await;
     peer.send(&train(2)).await;
     assert!(peer.push(AssignmentId(2)).await.0 == parameters);
     agent.stop().await;

@@ -16,6 +16,8 @@ use crate::config::Start;
 const CHANGED_SETTLE_STEPS: u32 = 5;
 /// Each adjustment corrects less than the one before, so it looks at twice as many steps, up to this many.
 const SETTLE_STEPS_MAX: u32 = 32;
+/// A change must be larger than the dead-band, and than this many standard errors of the times that it follows from.
+const DEVIATIONS: f64 = 3.0;
 /// A change must be predicted to shorten the step by this part of the dead-band, or to bring the slowest and the fastest
 /// agent closer by the dead-band.
 const SAVING_PER_DEAD_BAND: f64 = 0.25;
@@ -112,8 +114,10 @@ impl Policy for Deadline {
         let speed = |line: &Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
         let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, speed(line))).collect();
         let targets = approach(present, &apportion::targets(total, &shares).ok()?, self.gain);
-        let change = largest_change(present, &targets);
-        if change <= self.dead_band {
+        let uncertainty =
+            |place: &Place| self.agents.get(&place.agent).map_or(0.0, |observed| observed.fit.uncertainty());
+        let uncertainty = present.iter().map(uncertainty).fold(0.0, f64::max);
+        if largest_change(present, &targets) <= self.dead_band.max(DEVIATIONS * uncertainty) {
             return None;
         }
         let times = |batches: &mut dyn Iterator<Item = u32>| {

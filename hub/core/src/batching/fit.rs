@@ -1,9 +1,8 @@
 //! One agent's step time as a function of its batch: t = o + b/X, learned as it trains.
 //!
-//! Weighted least squares over one mean per batch size seen, with a prior. Forgetting is by batch size: the mean at
-//! the present one follows the
-//! last [`LEVEL_SAMPLES_MAX`] steps, and older ones lose weight with each change. So a long stay at one batch size
-//! does not wash out what others have taught about o and X.
+//! Weighted least squares over one mean per batch size seen, with a prior. Forgetting is by batch size: the mean at the
+//! present one follows the last [`LEVEL_SAMPLES_MAX`] steps, and older ones lose weight with each change. So a long
+//! stay at one batch size does not wash out what others have taught about o and X.
 
 use omnilearn_wire::message::CalibrationPoint;
 
@@ -147,6 +146,15 @@ impl Fit {
                 self.levels.push(Level { batch, mean_s: seconds, steps: 1.0 });
             }
         }
+    }
+
+    /// Relative standard error of what is expected at the present batch.
+    pub(crate) fn uncertainty(&self) -> f64 {
+        const DEVIATION_TO_STANDARD: f64 = 1.25; // of a mean absolute deviation, for normal noise
+        let steps = self.levels.last().map_or(1.0, |level| level.steps);
+        // A mean that follows the last n steps exponentially is as good as one of 2n - 1.
+        let steps = if steps < LEVEL_SAMPLES_MAX { steps } else { 2.0 * LEVEL_SAMPLES_MAX - 1.0 };
+        DEVIATION_TO_STANDARD * self.deviation / steps.sqrt()
     }
 
     /// The line, from steps if there were any, else from calibration.

@@ -24,6 +24,11 @@ impl Static {
         agents.iter().map(speed).collect()
     }
 
+    fn given(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
+        let share = |agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent)?.share? });
+        agents.iter().map(share).collect()
+    }
+
     fn by_cores(&self, agents: &[AgentId]) -> Vec<Speed> {
         let cores = |agent| self.ratings.get(agent).map(|rating| rating.cores).filter(|&cores| cores > 0.0);
         agents.iter().map(|agent| Speed { offset: 0.0, rate: cores(agent).unwrap_or(1.0) }).collect()
@@ -39,8 +44,9 @@ impl Policy for Static {
         self.ratings.remove(&agent);
     }
 
-    /// Measured ratings, or, unless all agents have one, cores: the two do not mix.
+    /// Shares that the job gives, measured ratings, or cores: the first that all agents have, since they do not mix.
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
-        self.measured(agents).unwrap_or_else(|| self.by_cores(agents))
+        let given = self.given(agents);
+        given.or_else(|| self.measured(agents)).unwrap_or_else(|| self.by_cores(agents))
     }
 }

@@ -104,6 +104,7 @@ impl SyncRule for Asp {
             agent: update.assignment.agent,
             assignment: update.assignment.id,
             samples,
+            spans: update.assignment.spans.clone(),
             loss: update.report.loss,
             metric_sums: std::mem::take(&mut update.report.metric_sums),
             staleness,

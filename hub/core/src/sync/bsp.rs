@@ -160,6 +160,7 @@ impl SyncRule for Bsp {
             agent: assignment.agent,
             assignment: assignment.id,
             samples,
+            spans: assignment.spans.clone(),
             loss: update.report.loss,
             metric_sums: std::mem::take(&mut update.report.metric_sums),
             staleness: 0,

@@ -35,6 +35,7 @@ pub(crate) fn config() -> JobConfig {
         mode: Mode::Bsp,
         global_batch: 64,
         batching: Batching::Uniform,
+        shares: BTreeMap::new(),
         batch_bounds: (1, 64),
         optimizer: OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
         schedule: ScheduleConfig::constant(0.05),

@@ -1,4 +1,5 @@
 //! A job under a virtual clock: agents of given speeds, real gradients of a tiny model, and everything that can go wrong.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod asp;
 mod bsp;

@@ -1,0 +1,90 @@
+//! A BSP step over unequal batches is the step of one process on the union of the samples.
+
+use std::collections::BTreeMap;
+
+use omnilearn_tests::cluster::Cluster;
+
+type Weights = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// Trains `steps` steps of 64 samples on agents with these batches.
+fn train(kernel: &str, batches: &[u32], steps: u32) -> Weights {
+    let mut cluster = Cluster::start().unwrap();
+    let mut shares = String::new();
+    for (index, batch) in batches.iter().enumerate() {
+        let name = format!("agent-{index}");
+        cluster.add_agent(&name).unwrap();
+        shares.push_str(&format!("{name} = {batch}\n"));
+    }
+    let agents = batches.len();
+    let job = cluster
+        .submit(
+            kernel,
+            &format!(
+                r#"
+                dataset = "fashion-mnist"
+                seed = 5
+                [kernel]
+                path = "KERNEL"
+                [training]
+                global_batch = 64
+                [batching]
+                policy = "static"
+                [batching.shares]
+                {shares}
+                [optimizer]
+                learning_rate = 0.05
+                momentum = 0.9
+                weight_decay = 5e-4
+                [stop]
+                steps = {steps}
+                [evaluate]
+                every_steps = 100000
+                [fleet]
+                agents_min = {agents}
+                wait_for_agents = {agents}
+                "#
+            ),
+        )
+        .unwrap();
+    cluster.wait_done(job).unwrap();
+    let records = cluster.records(job).unwrap();
+    assert_eq!(records.rounds.len(), steps as usize);
+    let mut sizes: Vec<u32> = records.steps.iter().filter(|step| step.version == 1).map(|step| step.samples).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, batches, "the batches that were asked for");
+    cluster.weights(job).unwrap()
+}
+
+/// Largest difference between two models' tensors, relative to the norm of the second, tensor by tensor.
+fn difference(a: &Weights, b: &Weights) -> f64 {
+    assert!(a.keys().eq(b.keys()));
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let relative = |(name, (shape, values)): (&String, &(Vec<usize>, Vec<f32>))| {
+        let (other_shape, others) = &b[name];
+        assert_eq!(shape, other_shape);
+        let distance = norm(&mut values.iter().zip(others).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+        distance / norm(&mut others.iter().map(|b| f64::from(*b)))
+    };
+    a.iter().map(relative).fold(0.0, f64::max)
+}
+
+fn check(kernel: &str) {
+    if !super::has_data() {
+        return;
+    }
+    for (steps, tolerance) in [(1, 1e-5), (200, 1e-3)] {
+        let difference = difference(&train(kernel, &[7, 16, 41], steps), &train(kernel, &[64], steps));
+        println!("{kernel}, {steps} steps: relative difference {difference:.2e}");
+        assert!(difference <= tolerance, "{kernel}, {steps} steps: {difference:e} > {tolerance:e}");
+    }
+}
+
+#[test]
+fn lenet_over_batches_of_7_16_and_41_equals_one_process_with_64() {
+    check("lenet");
+}
+
+#[test]
+fn mlp_over_batches_of_7_16_and_41_equals_one_process_with_64() {
+    check("mlp");
+}

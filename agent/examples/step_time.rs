@@ -31,9 +31,14 @@ fn main() {
     let parameters: Vec<Tensor> = parameters
         .iter()
         .map(|shape| {
-            let fan_in: usize = if shape.len() == 1 { 1 } else { shape.iter().product::<usize>() / shape.iter().max().expect("a rank") };
+            let fan_in: usize = if shape.len() == 1 {
+                1
+            } else {
+                shape.iter().product::<usize>() / shape.iter().max().expect("a rank")
+            };
             let bound = 1.0 / (fan_in as f32).sqrt();
-            let values = (0..shape.iter().product()).map(|_| if shape.len() == 1 { 1.0 } else { uniform(bound) }).collect();
+            let values =
+                (0..shape.iter().product()).map(|_| if shape.len() == 1 { 1.0 } else { uniform(bound) }).collect();
             engine.floats(values, shape)
         })
         .collect();

@@ -174,7 +174,7 @@ pub struct BatchingSection {
     /// Batches before the first adjustment of `dynamic`.
     pub start: StartName,
     /// Batch sizes at which an agent times itself before it takes part.
-    pub calibration_batches: Vec<u32>,
+    pub calibration_batches: Option<Vec<u32>>,
     /// Shares of the global batch by agent name, for `static`.
     pub shares: BTreeMap<String, f64>,
 }
@@ -189,7 +189,7 @@ impl Default for BatchingSection {
             dead_band: DEAD_BAND_DEFAULT,
             gain: 1.0,
             start: StartName::Uniform,
-            calibration_batches: Vec::new(),
+            calibration_batches: None,
             shares: BTreeMap::new(),
         }
     }

@@ -4,6 +4,7 @@
 //! is decided by `omnilearn-hub-core`, which one task owns; connections talk to it over bounded channels. [`client`] is
 //! the other side of the JSON interface, for the command line and for tools.
 
+pub mod allocator;
 pub mod client;
 pub mod export;
 pub mod follow;

@@ -35,7 +35,7 @@ pub const SHARED_STREAM_BYTES_MAX: u64 = 4 << 20;
 pub const INBOX: usize = 64;
 
 /// Bytes of gradients among them. Likewise when full.
-pub const INBOX_CHUNK_BYTES: usize = 4 << 20;
+pub const INBOX_CHUNK_BYTES: usize = 2 << 20;
 
 /// Requests of the HTTP interface that wait for the job task. When full, requests wait.
 pub const REQUESTS: usize = 32;

@@ -30,6 +30,7 @@ const LAST_WAIT: Duration = Duration::from_millis(200);
 struct Usage(String);
 
 fn main() -> ExitCode {
+    omnilearn_hub::allocator::return_memory();
     let cli = Cli::parse();
     start_tracing();
     let result = match cli.command {

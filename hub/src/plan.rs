@@ -111,7 +111,9 @@ impl Plan {
             (self.config.clone(), Arc::clone(&self.layout), Arc::clone(&self.description));
         move || {
             let (parameters, buffers) = initialize(&description, config.seed);
-            Ok(Training::new(config, Layout::clone(&layout), parameters, buffers, description.decay_mask())?)
+            let training = Training::new(config, Layout::clone(&layout), parameters, buffers, description.decay_mask())?;
+            crate::allocator::trim();
+            Ok(training)
         }
     }
 
@@ -127,9 +129,16 @@ impl Plan {
             layout_digest: self.layout.digest(),
             codec: self.config.codec,
             seed: self.config.seed,
-            calibration_batches: self.file.batching.calibration_batches.clone(),
+            calibration_batches: self.calibration_batches(),
             batch_bounds: self.config.batch_bounds,
         }
+    }
+
+    /// As given; by default two small sizes, where the bounds allow them.
+    fn calibration_batches(&self) -> Vec<u32> {
+        let (_, batch_max) = self.config.batch_bounds;
+        let by_default = || [4, 16].into_iter().filter(|batch| *batch <= batch_max).collect();
+        self.file.batching.calibration_batches.clone().unwrap_or_else(by_default)
     }
 
     /// What users are told before the job runs.
@@ -302,7 +311,8 @@ fn batch_bounds(file: &JobFile, dataset: &DatasetSpec) -> Result<(u32, u32), Pla
         let problem = format!("{batch_min} is not between 1 and batch_max = {batch_max}");
         return Err(value("[batching] batch_min", problem));
     }
-    if let Some(calibration) = batching.calibration_batches.iter().find(|batch| !(1..=batch_max).contains(*batch)) {
+    let calibration = batching.calibration_batches.iter().flatten();
+    if let Some(calibration) = calibration.into_iter().find(|batch| !(1..=batch_max).contains(*batch)) {
         let problem = format!("{calibration} is not between 1 and batch_max = {batch_max}");
         return Err(value("[batching] calibration_batches", problem));
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use omnilearn_wire::JobId;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
@@ -20,8 +21,8 @@ use crate::limits::{INBOX, INBOX_CHUNK_BYTES, REQUESTS, SHUTDOWN_WAIT};
 use crate::metered::{MeteredListener, Peer};
 use crate::plan::Plan;
 use crate::registry::Registry;
-use crate::store::{Store, StoreError, interrupted};
-use crate::view::JobState;
+use crate::store::{Store, StoreError, StoredJob, interrupted};
+use crate::view::{JobState, JobView};
 
 /// How a hub is set up.
 #[derive(Clone, Debug)]
@@ -71,19 +72,16 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     let mut job_task =
         JobTask::new(store.clone(), Arc::clone(&counters), ending.clone(), config.exit_when_done, next_job);
     for stored in stored {
-        if stored.view.state == JobState::Queued {
+        let view = stored.view.clone();
+        if view.state == JobState::Queued {
             let kernels = kernels.clone();
-            let planned = tokio::task::spawn_blocking(move || {
-                let (kernel, bytes) = kernels.open(&stored.kernel)?;
-                let mut plan = Plan::new(&stored.job_file, &kernel, bytes).ok()?;
-                plan.config.job = omnilearn_wire::JobId(stored.view.id);
-                Some((stored.view, Box::new(plan)))
-            });
+            let planned = tokio::task::spawn_blocking(move || requeue(&kernels, stored));
             if let Ok(Some((view, plan))) = planned.await {
                 job_task.requeue(view, plan);
                 continue;
             }
-        } else if let Some(view) = interrupted(stored.view) {
+        }
+        if let Some(view) = interrupted(view) {
             tracing::warn!(job = view.id, name = view.name, "job was interrupted");
             store.job(&view, None, None);
         }
@@ -135,6 +133,14 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
             Ok(Outcome::default())
         }
     }
+}
+
+/// Plans a job again that waited when the hub last ended; none if that is no longer possible. May block.
+fn requeue(kernels: &KernelStore, stored: StoredJob) -> Option<(JobView, Box<Plan>)> {
+    let (kernel, bytes) = kernels.open(&stored.kernel)?;
+    let mut plan = Plan::new(&stored.job_file, &kernel, bytes).ok()?;
+    plan.config.job = JobId(stored.view.id);
+    Some((stored.view, Box::new(plan)))
 }
 
 /// Addresses under which others reach the hub; for a wildcard, this machine's own.

@@ -53,7 +53,9 @@ impl<'a> Call<'a> {
 
     /// A shape of allowed rank without a zero, whose product is at most `elements_max`: the product.
     pub(super) fn shape(&self, shape: &[usize], elements_max: usize) -> OpResult<usize> {
-        self.require((1..=RANK_MAX).contains(&shape.len()), || format!("shape {shape:?} does not have rank 1 to {RANK_MAX}"))?;
+        self.require((1..=RANK_MAX).contains(&shape.len()), || {
+            format!("shape {shape:?} does not have rank 1 to {RANK_MAX}")
+        })?;
         self.require(!shape.contains(&0), || format!("shape {shape:?} has no elements"))?;
         let elements = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         elements
@@ -64,7 +66,8 @@ impl<'a> Call<'a> {
     /// The shape that both broadcast to.
     pub(super) fn broadcast(&self, a: &[usize], b: &[usize]) -> OpResult<Vec<usize>> {
         let rank = a.len().max(b.len());
-        let size = |shape: &[usize], dim: usize| if dim < rank - shape.len() { 1 } else { shape[dim + shape.len() - rank] };
+        let size =
+            |shape: &[usize], dim: usize| if dim < rank - shape.len() { 1 } else { shape[dim + shape.len() - rank] };
         (0..rank)
             .map(|dim| match (size(a, dim), size(b, dim)) {
                 (a, b) if a == b => Ok(a),

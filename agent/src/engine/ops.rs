@@ -194,8 +194,12 @@ impl TensorBackend for Engine {
         let (&[batch, inputs], &[weight_inputs, outputs]) = (x.shape(), weight.shape()) else {
             return Err(call.error("input and weight need rank 2"));
         };
-        call.require(inputs == weight_inputs, || format!("the input has {inputs} features, the weight {weight_inputs}"))?;
-        call.require(bias.is_none_or(|bias| bias.shape() == [outputs]), || format!("the bias needs shape [{outputs}]"))?;
+        call.require(inputs == weight_inputs, || {
+            format!("the input has {inputs} features, the weight {weight_inputs}")
+        })?;
+        call.require(bias.is_none_or(|bias| bias.shape() == [outputs]), || {
+            format!("the bias needs shape [{outputs}]")
+        })?;
         self.admit(&call, &[batch, outputs])?;
         let (x, weight) = (x.primitive.clone(), weight.primitive.clone());
         Ok(Tensor::float(if self.owns() {
@@ -205,13 +209,21 @@ impl TensorBackend for Engine {
         }))
     }
 
-    fn conv2d(&mut self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> OpResult<Tensor> {
+    fn conv2d(
+        &mut self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: Conv2dOptions,
+    ) -> OpResult<Tensor> {
         let operands: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
         let call = Call::new("conv2d", &operands);
         call.floats()?;
         let shape = ConvShape::new(x.shape(), weight.shape(), options).map_err(|reason| call.error(reason))?;
         let outputs = shape.out_channels;
-        call.require(bias.is_none_or(|bias| bias.shape() == [outputs]), || format!("the bias needs shape [{outputs}]"))?;
+        call.require(bias.is_none_or(|bias| bias.shape() == [outputs]), || {
+            format!("the bias needs shape [{outputs}]")
+        })?;
         self.admit(&call, &[shape.batch, outputs, shape.out_height, shape.out_width])?;
         // The padded input, too, is made.
         self.admit(&call, &[shape.in_channels, shape.padded_height(), shape.padded_width()])?;
@@ -245,7 +257,14 @@ impl TensorBackend for Engine {
         call.floats()?;
         let shape = PoolShape::new(x.shape(), options).map_err(|reason| call.error(reason))?;
         self.admit(&call, &[shape.batch, shape.channels, shape.out_height, shape.out_width])?;
-        Ok(Tensor::float(Dispatch::avg_pool2d(x.primitive.clone(), shape.kernel, shape.stride, shape.padding, false, false)))
+        Ok(Tensor::float(Dispatch::avg_pool2d(
+            x.primitive.clone(),
+            shape.kernel,
+            shape.stride,
+            shape.padding,
+            false,
+            false,
+        )))
     }
 
     fn global_avg_pool2d(&mut self, x: &Tensor) -> OpResult<Tensor> {
@@ -257,7 +276,12 @@ impl TensorBackend for Engine {
         Ok(Tensor::float(reshaped(Dispatch::float_mean_dim(flat, 2), &[batch, channels])))
     }
 
-    fn batch_norm_train(&mut self, x: &Tensor, statistics: BatchNorm<'_, Tensor>, momentum: f32) -> OpResult<[Tensor; 3]> {
+    fn batch_norm_train(
+        &mut self,
+        x: &Tensor,
+        statistics: BatchNorm<'_, Tensor>,
+        momentum: f32,
+    ) -> OpResult<[Tensor; 3]> {
         let operands = [x, statistics.gamma, statistics.beta, statistics.running_mean, statistics.running_var];
         let call = Call::new("batch-norm-train", &operands);
         let channels = Self::check_norm(&call, x, &statistics)?;
@@ -268,7 +292,8 @@ impl TensorBackend for Engine {
         let (out, mean, variance) = if self.owns() {
             Dispatch::omnilearn_batch_norm(operands.0, operands.1, operands.2, statistics.epsilon)
         } else {
-            let normalised = Dispatch::batch_norm_train(operands.0, operands.1, operands.2, f64::from(statistics.epsilon));
+            let normalised =
+                Dispatch::batch_norm_train(operands.0, operands.1, operands.2, f64::from(statistics.epsilon));
             (normalised.output, normalised.mean, normalised.variance)
         };
         let unbiased = count as f32 / (count - 1) as f32;
@@ -295,7 +320,8 @@ impl TensorBackend for Engine {
         let variance = Dispatch::float_add_scalar(statistics.running_var.primitive.clone(), statistics.epsilon.into());
         let scale = Dispatch::float_div(statistics.gamma.primitive.clone(), Dispatch::float_sqrt(variance));
         let shape = channel_shape(x.shape().len(), channels);
-        let centred = Dispatch::float_sub(x.primitive.clone(), reshaped(statistics.running_mean.primitive.clone(), &shape));
+        let centred =
+            Dispatch::float_sub(x.primitive.clone(), reshaped(statistics.running_mean.primitive.clone(), &shape));
         let scaled = Dispatch::float_mul(centred, reshaped(scale, &shape));
         Ok(Tensor::float(Dispatch::float_add(scaled, reshaped(statistics.beta.primitive.clone(), &shape))))
     }
@@ -430,12 +456,16 @@ impl TensorBackend for Engine {
         })?;
         let &[batch, classes] = logits.shape() else { return Err(call.error("logits need rank 2")) };
         call.require(targets.shape() == [batch], || format!("targets need shape [{batch}]"))?;
-        let outside = |targets: &[i32]| targets.iter().copied().find(|&target| target < 0 || target as usize >= classes);
+        let outside =
+            |targets: &[i32]| targets.iter().copied().find(|&target| target < 0 || target as usize >= classes);
         if let Some(target) = targets.with_ints(outside) {
             return Err(call.error(format!("target {target} is not in 0..{classes}")));
         }
         if self.owns() {
-            return Ok(Tensor::float(Dispatch::omnilearn_cross_entropy(logits.primitive.clone(), targets.primitive.clone())));
+            return Ok(Tensor::float(Dispatch::omnilearn_cross_entropy(
+                logits.primitive.clone(),
+                targets.primitive.clone(),
+            )));
         }
         let log_probabilities = Dispatch::log_softmax(logits.primitive.clone(), 1);
         let index = Dispatch::int_reshape(targets.primitive.clone(), Shape::from(vec![batch, 1]));
@@ -448,7 +478,9 @@ impl TensorBackend for Engine {
         let call = Call::new("gather", &operands);
         call.require(index.dtype() == DType::I32, || "the index must be i32".into())?;
         let rank = x.shape().len();
-        call.require(dim < rank && index.shape().len() == rank, || format!("self and index need one rank, with dimension {dim}"))?;
+        call.require(dim < rank && index.shape().len() == rank, || {
+            format!("self and index need one rank, with dimension {dim}")
+        })?;
         let fits = (0..rank).all(|other| other == dim || index.shape()[other] <= x.shape()[other]);
         call.require(fits, || format!("the index may exceed self in dimension {dim} only"))?;
         let size = x.shape()[dim];
@@ -522,7 +554,9 @@ impl TensorBackend for Engine {
         let operands = [x];
         let call = Call::new("dropout", &operands);
         call.floats()?;
-        call.require((0.0..1.0).contains(&probability), || format!("probability {probability} is not in 0 to below 1"))?;
+        call.require((0.0..1.0).contains(&probability), || {
+            format!("probability {probability} is not in 0 to below 1")
+        })?;
         if probability == 0.0 {
             return Ok(x.clone());
         }

@@ -45,21 +45,42 @@ impl ConvShape {
     /// Sizes from the operands' shapes; the error is what does not fit.
     pub(crate) fn new(x: &[usize], weight: &[usize], options: Conv2dOptions) -> Result<ConvShape, String> {
         let &[batch, in_channels, height, width] = x else { return Err("the input needs rank 4".into()) };
-        let &[out_channels, group_in, kernel_height, kernel_width] = weight else { return Err("the weight needs rank 4".into()) };
+        let &[out_channels, group_in, kernel_height, kernel_width] = weight else {
+            return Err("the weight needs rank 4".into());
+        };
         let Conv2dOptions { stride, padding, dilation, groups } = options;
         if groups == 0 || !in_channels.is_multiple_of(groups) || !out_channels.is_multiple_of(groups) {
-            return Err(format!("{groups} groups do not divide {in_channels} input and {out_channels} output channels"));
+            return Err(format!(
+                "{groups} groups do not divide {in_channels} input and {out_channels} output channels"
+            ));
         }
         if group_in != in_channels / groups {
-            return Err(format!("the weight has {group_in} input channels a group, the input {}", in_channels / groups));
+            return Err(format!(
+                "the weight has {group_in} input channels a group, the input {}",
+                in_channels / groups
+            ));
         }
         let out = |dim: usize, length, kernel| {
-            positions(length, kernel, stride[dim], padding[dim], dilation[dim])
-                .ok_or_else(|| format!("the window does not fit: stride {stride:?}, padding {padding:?}, dilation {dilation:?}"))
+            positions(length, kernel, stride[dim], padding[dim], dilation[dim]).ok_or_else(|| {
+                format!("the window does not fit: stride {stride:?}, padding {padding:?}, dilation {dilation:?}")
+            })
         };
         let (out_height, out_width) = (out(0, height, kernel_height)?, out(1, width, kernel_width)?);
         let kernel = [kernel_height, kernel_width];
-        Ok(ConvShape { batch, in_channels, height, width, out_channels, out_height, out_width, kernel, stride, padding, dilation, groups })
+        Ok(ConvShape {
+            batch,
+            in_channels,
+            height,
+            width,
+            out_channels,
+            out_height,
+            out_width,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            groups,
+        })
     }
 
     /// Input channels of a group.
@@ -191,7 +212,8 @@ impl PoolShape {
         let (row, column) = (output / self.out_width * self.stride[0], output % self.out_width * self.stride[1]);
         for y in 0..self.kernel[0] {
             for x in 0..self.kernel[1] {
-                let (y_in, x_in) = ((row + y).wrapping_sub(self.padding[0]), (column + x).wrapping_sub(self.padding[1]));
+                let (y_in, x_in) =
+                    ((row + y).wrapping_sub(self.padding[0]), (column + x).wrapping_sub(self.padding[1]));
                 if y_in < self.height && x_in < self.width {
                     visit(y * self.kernel[1] + x, y_in * self.width + x_in);
                 }

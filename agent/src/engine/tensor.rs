@@ -1,6 +1,9 @@
 //! A tensor of any rank, on any of Burn's devices, tracked for gradients or not.
 
-use burn::backend::{AutodiffBackend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata};
+use burn::backend::{
+    AutodiffBackend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
+    TensorMetadata,
+};
 use omnilearn_kernel_host::backend::DType;
 
 /// A tensor. Cloning shares storage. Burn's own tensors have their rank in their type; below them lie primitives that have
@@ -39,7 +42,9 @@ impl Tensor {
     /// The primitive cut off from differentiation.
     pub(super) fn constant(&self) -> DispatchTensor {
         match (self.dtype, self.primitive.autodiff) {
-            (DType::F32, DispatchAutodiffContext::Enabled(_)) => <Dispatch as AutodiffBackend>::inner(self.primitive.clone()),
+            (DType::F32, DispatchAutodiffContext::Enabled(_)) => {
+                <Dispatch as AutodiffBackend>::inner(self.primitive.clone())
+            }
             _ => self.primitive.clone(),
         }
     }

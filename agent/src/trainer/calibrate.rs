@@ -27,7 +27,12 @@ impl Trainer {
     ///
     /// # Errors
     /// A step that fails for another reason than memory.
-    pub(super) fn calibrate(&mut self, batches: &[u32], probe: &Probe, quota_cores: Option<f32>) -> Result<Calibration, ComputeError> {
+    pub(super) fn calibrate(
+        &mut self,
+        batches: &[u32],
+        probe: &Probe,
+        quota_cores: Option<f32>,
+    ) -> Result<Calibration, ComputeError> {
         let mut calibration = Calibration::default();
         let samples_max = self.dataset.train().len();
         for (index, &batch) in batches.iter().enumerate() {
@@ -47,7 +52,13 @@ impl Trainer {
     }
 
     /// Median sustained time of a step.
-    fn time_steps(&mut self, batch: u32, warm_ups: usize, probe: &Probe, quota_cores: Option<f32>) -> Result<f64, ComputeError> {
+    fn time_steps(
+        &mut self,
+        batch: u32,
+        warm_ups: usize,
+        probe: &Probe,
+        quota_cores: Option<f32>,
+    ) -> Result<f64, ComputeError> {
         let samples: Vec<u32> = (0..batch).collect();
         let started = Instant::now();
         let mut times = Vec::new();

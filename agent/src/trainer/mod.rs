@@ -12,7 +12,9 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use omnilearn_kernel_host::{Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize};
+use omnilearn_kernel_host::{
+    Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize,
+};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
 use omnilearn_wire::{Codec, Version};
@@ -63,7 +65,13 @@ impl Trainer {
     ///
     /// # Errors
     /// What is wrong and what to do, for the hub's operator.
-    pub fn new(offer: &JobOffer, kernel: &Kernel, dataset: Dataset, engine: Engine, limits: Limits) -> Result<Trainer, String> {
+    pub fn new(
+        offer: &JobOffer,
+        kernel: &Kernel,
+        dataset: Dataset,
+        engine: Engine,
+        limits: Limits,
+    ) -> Result<Trainer, String> {
         let text = |error: KernelError| error.to_string();
         let mut instance = kernel.instantiate(engine.clone(), limits).map_err(text)?;
         let description = instance.describe(&offer.settings).map_err(text)?;
@@ -180,7 +188,8 @@ impl Trainer {
             leaves.iter().map(|leaf| gradients.take(leaf)).collect()
         }));
         let gradients = gradients.map_err(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+            let text =
+                panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
             failed(Failure::Device, format!("differentiation panicked: {}", text.unwrap_or("no message")))
         })?;
         let metric_sums = metrics.iter().map(|metric| metric.to_vec()[0]).collect();
@@ -190,7 +199,11 @@ impl Trainer {
     }
 
     /// Encodes a gradient, once, from the tensors' storage.
-    fn encode(&mut self, gradient: &Gradient, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), ComputeError> {
+    fn encode(
+        &mut self,
+        gradient: &Gradient,
+        sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), ComputeError> {
         let mut chunk = std::mem::take(&mut self.chunk);
         chunk.clear();
         let mut writer = StreamWriter { chunk: &mut chunk, sink, unwanted: false };
@@ -242,7 +255,11 @@ impl Compute for Trainer {
         Ok(())
     }
 
-    fn train(&mut self, work: &Train, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<StepReport, ComputeError> {
+    fn train(
+        &mut self,
+        work: &Train,
+        sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<StepReport, ComputeError> {
         self.check_version(work.version)?;
         let start = Instant::now();
         let samples = self.epochs.samples(&work.spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
@@ -278,10 +295,14 @@ impl Compute for Trainer {
         self.check_version(work.version)?;
         let samples_max = self.dataset.test().len();
         if work.start >= work.end || work.end as usize > samples_max || work.batch == 0 {
-            let message = format!("samples {}..{} by {} are not in the test set of {samples_max}", work.start, work.end, work.batch);
+            let message = format!(
+                "samples {}..{} by {} are not in the test set of {samples_max}",
+                work.start, work.end, work.batch
+            );
             return Err(failed(Failure::Data, message));
         }
-        let mut evaluation = Evaluation { metric_sums: vec![0.0; self.description.metrics.len()], ..Evaluation::default() };
+        let mut evaluation =
+            Evaluation { metric_sums: vec![0.0; self.description.metrics.len()], ..Evaluation::default() };
         let mut start = work.start;
         while start < work.end {
             let end = work.end.min(start.saturating_add(work.batch));

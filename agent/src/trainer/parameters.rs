@@ -65,7 +65,15 @@ pub(super) struct ParameterStream {
 impl ParameterStream {
     pub(super) fn new(layout: Layout, codec: Codec) -> ParameterStream {
         let empty = Vec::new();
-        ParameterStream { layout, codec, version: Version(0), position: 0, carry: empty, done: Vec::new(), current: Vec::new() }
+        ParameterStream {
+            layout,
+            codec,
+            version: Version(0),
+            position: 0,
+            carry: empty,
+            done: Vec::new(),
+            current: Vec::new(),
+        }
     }
 
     /// Length of a stream.
@@ -74,7 +82,11 @@ impl ParameterStream {
     }
 
     /// Takes the next piece; the parameters when it was the last.
-    pub(super) fn take(&mut self, piece: ParameterPiece<'_>, engine: &Engine) -> Result<Option<Parameters>, PieceError> {
+    pub(super) fn take(
+        &mut self,
+        piece: ParameterPiece<'_>,
+        engine: &Engine,
+    ) -> Result<Option<Parameters>, PieceError> {
         let ParameterPiece { version, offset, total, bytes } = piece;
         let expected = self.bytes();
         if total != expected {
@@ -143,8 +155,11 @@ impl ParameterStream {
 
     fn finish(&mut self, engine: &Engine) -> Parameters {
         let shapes = self.layout.parameters().iter().chain(self.layout.buffers());
-        let mut tensors: Vec<Tensor> =
-            std::mem::take(&mut self.done).into_iter().zip(shapes).map(|(values, tensor)| engine.floats(values, &shape(tensor))).collect();
+        let mut tensors: Vec<Tensor> = std::mem::take(&mut self.done)
+            .into_iter()
+            .zip(shapes)
+            .map(|(values, tensor)| engine.floats(values, &shape(tensor)))
+            .collect();
         let buffers = tensors.split_off(self.layout.parameters().len());
         // Whatever follows begins a new stream.
         Parameters { version: self.version, parameters: tensors, buffers }

@@ -53,7 +53,9 @@ impl Epochs {
         if total == 0 || spans.len() > SPANS_MAX {
             return Err(SpanError::Count { spans: spans.len(), samples: total });
         }
-        if let Some(&Span { start, end, .. }) = spans.iter().find(|span| span.end > self.samples || span.start > span.end) {
+        if let Some(&Span { start, end, .. }) =
+            spans.iter().find(|span| span.end > self.samples || span.start > span.end)
+        {
             return Err(SpanError::Range { start, end, samples: self.samples });
         }
         let mut samples = Vec::new();
@@ -79,7 +81,11 @@ impl Epochs {
 /// The shape in which a kernel takes the images of a data set; the error says why it cannot.
 pub(super) fn input_shape(description: &Description, dataset: &DatasetSpec) -> Result<Vec<usize>, String> {
     let [TensorSpec { name, dtype, shape }] = description.inputs.as_slice() else {
-        return Err(format!("the kernel takes {} inputs; data set `{}` has images only", description.inputs.len(), dataset.name));
+        return Err(format!(
+            "the kernel takes {} inputs; data set `{}` has images only",
+            description.inputs.len(),
+            dataset.name
+        ));
     };
     let elements = |shape: &[u32]| shape.iter().map(|&size| u64::from(size)).product::<u64>();
     // A model that takes an image as a vector is given it as one.
@@ -92,7 +98,10 @@ pub(super) fn input_shape(description: &Description, dataset: &DatasetSpec) -> R
     }
     let target = &description.target;
     if target.dtype != DType::I32 || !target.shape.is_empty() {
-        return Err(format!("the kernel's target `{}` is {:?} {:?}, but labels are I32 []", target.name, target.dtype, target.shape));
+        return Err(format!(
+            "the kernel's target `{}` is {:?} {:?}, but labels are I32 []",
+            target.name, target.dtype, target.shape
+        ));
     }
     Ok(shape.iter().map(|&size| size as usize).collect())
 }

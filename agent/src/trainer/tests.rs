@@ -35,7 +35,8 @@ impl Alone {
 
     fn with_limits(model: &str, settings: &[(&str, i64)], codec: Codec, limits: Limits) -> Alone {
         let kernel = Kernel::open(&component(model)).unwrap();
-        let integer = |&(name, value): &(&str, i64)| Setting { name: name.to_owned(), value: SettingValue::Integer(value) };
+        let integer =
+            |&(name, value): &(&str, i64)| Setting { name: name.to_owned(), value: SettingValue::Integer(value) };
         let settings: Vec<Setting> = settings.iter().map(integer).collect();
         let description = kernel.describe(&settings).unwrap();
         let layout = description.layout().unwrap();
@@ -125,7 +126,14 @@ fn lenet_learns_fashion_mnist() {
     let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
     assert!((2.0..2.6).contains(&losses[0]), "{}", losses[0]);
     assert!(mean(&losses[100..]) < 1.2, "{:?}", &losses[100..]);
-    let work = Evaluate { job: JobId(1), assignment: AssignmentId(2), version: alone.version, start: 100, end: 1300, batch: 500 };
+    let work = Evaluate {
+        job: JobId(1),
+        assignment: AssignmentId(2),
+        version: alone.version,
+        start: 100,
+        end: 1300,
+        batch: 500,
+    };
     let evaluation = alone.trainer.evaluate(&work).unwrap();
     assert_eq!(evaluation.samples, 1200);
     assert!(evaluation.loss_sum / 1200.0 < 1.2, "{evaluation:?}");
@@ -233,7 +241,9 @@ fn pieces_out_of_order_are_refused() {
     let mut stream = ParameterStream::new(alone.layout.clone(), Codec::F32);
     let (engine, total) = (Engine::default(), stream.bytes());
     let mut take = |version, offset, total, bytes: &[u8]| {
-        stream.take(ParameterPiece { version: Version(version), offset, total, bytes }, &engine).map(|complete| complete.is_some())
+        stream
+            .take(ParameterPiece { version: Version(version), offset, total, bytes }, &engine)
+            .map(|complete| complete.is_some())
     };
     assert!(matches!(take(1, 0, total + 1, &[0; 4]), Err(PieceError::Length { .. })));
     assert_eq!(take(1, 0, total, &[0; 4]), Ok(false));

@@ -195,6 +195,8 @@ impl JobConfig {
         check(self.global_batch > 0, "global_batch", self.global_batch, "at least 1")?;
         check(batch_min > 0 && batch_min <= batch_max, "batch_bounds", self.batch_bounds, "1 <= smallest <= largest")?;
         check(batch_min <= self.global_batch, "batch_bounds", self.batch_bounds, "at most the global batch")?;
+        let shares_sound = self.shares.values().all(|share| share.is_finite() && *share > 0.0);
+        check(shares_sound, "shares", &self.shares, "finite and over 0")?;
         check(self.agents_min > 0, "agents_min", self.agents_min, "at least 1")?;
         let agents_most = self.global_batch / batch_min;
         check(self.agents_min <= agents_most, "agents_min", self.agents_min, "at most global batch / smallest batch")?;

@@ -10,7 +10,7 @@ use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX};
 use omnilearn_wire::message::{
     AgentMessage, HubMessage, JobOffer, JobReady, Machine, PushOutcome, StepReport, StepTimings,
 };
-use omnilearn_wire::{AssignmentId, JobId, Version, frame};
+use omnilearn_wire::{AssignmentId, Version, frame};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::Message;
@@ -19,7 +19,6 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::*;
 use crate::client::{ClientError, HubClient};
-use crate::view::JobView;
 
 struct Hub {
     address: SocketAddr,
@@ -302,6 +301,27 @@ async fn the_hub_ends_in_order_and_a_restart_knows_what_was_interrupted() {
     assert_eq!(agent.offer().await.job, JobId(queued.id));
     let agents = hub.call(|client| client.agents().unwrap()).await;
     assert_eq!(agents.iter().map(|agent| (agent.id, agent.connected)).collect::<Vec<_>>(), [(1, true)]);
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn agents_time_themselves_at_sizes_within_the_bounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), None).await;
+    for (job, (keys, expected)) in [
+        ("", &[4, 16][..]),
+        ("[training]\nglobal_batch = 8", &[4]),
+        ("[batching]\ncalibration_batches = [2]", &[2]),
+        ("[batching]\ncalibration_batches = []", &[]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut agent = Agent::connect(&hub, "pi", 1).await;
+        hub.submit(&format!("{keys}\n{KERNEL}")).await.unwrap();
+        assert_eq!(agent.offer().await.calibration_batches, expected);
+        hub.call(move |client| client.stop(job as u64 + 1).unwrap()).await;
+    }
     hub.stop().await;
 }
 

@@ -32,7 +32,7 @@ fn train(kernel: &str, batches: &[u32], steps: u32) -> Weights {
                 [batching.shares]
                 {shares}
                 [optimizer]
-                learning_rate = 0.05
+                learning_rate = 0.01
                 momentum = 0.9
                 weight_decay = 5e-4
                 [stop]

@@ -92,23 +92,35 @@ fn push_for_another_agents_assignment_and_a_repeated_push_do_not_count() {
 fn wrong_lengths_versions_and_unknown_assignments_are_refused() {
     let (cluster, job) = start(1);
     let mut agent = join_all(&cluster, 1).remove(0);
-    let train = agent.next_train().unwrap();
+    let mut train = agent.next_train().unwrap();
     let (number, version, bytes) = (agent.offer.job, train.version, agent.stream_bytes);
     let before = cluster.weights(job).unwrap();
-    let unknown = AssignmentId(u64::MAX);
-    for (assignment, version, bytes, named) in [
-        (train.assignment, version, bytes + 4, "bytes"),
-        (train.assignment, version, u64::MAX, "bytes"),
-        (train.assignment, version.next(), bytes, "version"),
-        (unknown, version, bytes, "assign"),
+    for (known, version, bytes, named) in [
+        (false, version, bytes, "assign"),
+        (true, version, bytes + 4, "bytes"),
+        (true, version, u64::MAX, "bytes"),
+        (true, version.next(), bytes, "version"),
     ] {
+        let assignment = if known { train.assignment } else { AssignmentId(u64::MAX) };
         agent.send(&AgentMessage::PushBegin { job: number, assignment, version, bytes }).unwrap();
         agent.send(&AgentMessage::PushEnd { assignment, report: report() }).unwrap();
         let reason = refusal(agent.outcome(assignment).unwrap());
         assert!(reason.contains(named), "{reason}");
+        if known && named == "bytes" {
+            train = agent.next_train().unwrap(); // the same samples, issued again
+        }
     }
     assert!(cluster.weights(job).unwrap() == before);
     cluster.client.health().unwrap();
+}
+
+/// How the hub closes the connection.
+fn closing_words(agent: &mut ScriptedAgent) -> String {
+    loop {
+        if let Err(error) = agent.receive_bytes() {
+            return error.to_string();
+        }
+    }
 }
 
 #[test]
@@ -118,16 +130,11 @@ fn frames_that_are_no_messages_close_only_their_own_connection() {
     let trains: Vec<_> = agents.iter_mut().map(|agent| agent.next_train().unwrap()).collect();
     let mut bad = agents.remove(0);
     bad.send_bytes(vec![0xff; 64]).unwrap();
-    let closed = bad.receive_bytes().map(|_| ()).unwrap_err().to_string();
+    let closed = closing_words(&mut bad);
     assert!(closed.contains("closed"), "{closed}");
     let mut large = ScriptedAgent::join(cluster.address(), "large").unwrap();
     large.send_bytes(vec![0; FRAME_BYTES_MAX + 1]).unwrap();
-    let closed = loop {
-        match large.receive_bytes() {
-            Ok(_) => {}
-            Err(error) => break error.to_string(),
-        }
-    };
+    let closed = closing_words(&mut large);
     assert!(closed.contains("Size") || closed.contains("1009"), "{closed}");
     agents[0].push(&trains[1], 1e-3).unwrap();
     assert!(matches!(agents[0].outcome(trains[1].assignment).unwrap(), PushOutcome::Accepted { .. }));

@@ -121,6 +121,8 @@ pub(crate) struct JobStatus {
     pub(crate) accuracy: Option<f64>,
     /// Throughput of late.
     pub(crate) samples_per_s: Option<f64>,
+    /// Time since the start without evaluation, in seconds.
+    pub(crate) training_s: f64,
     /// Agents that take part.
     pub(crate) agents: Vec<AgentStatus>,
     /// Agents that do not, and why.
@@ -139,17 +141,17 @@ pub(crate) struct AgentStatus {
     pub(crate) local_batch: u32,
     /// Sustained time of a step, smoothed, in seconds.
     pub(crate) step_s: Option<f64>,
-    /// Share of its time spent waiting, smoothed.
-    pub(crate) idle_share: Option<f64>,
+    /// Accepted updates.
+    pub(crate) updates: u64,
     /// Mean staleness of its updates, in steps.
     pub(crate) staleness_mean: Option<f64>,
 }
 
 impl AgentStatus {
     /// A line for a terminal.
-    pub(crate) fn describe(&self) -> String {
+    pub(crate) fn describe(&self, idle_share: Option<f64>) -> String {
         let time = self.step_s.map_or_else(|| "    -".to_owned(), |time| format!("{:5.1}", time * 1000.0));
-        let idle = self.idle_share.map_or_else(|| "  -".to_owned(), |idle| format!("{:3.0}", idle * 100.0));
+        let idle = idle_share.map_or_else(|| "  -".to_owned(), |idle| format!("{:3.0}", idle * 100.0));
         let mut line = format!("{:<10} batch {:>4}   compute {time} ms   idle {idle} %", self.name, self.local_batch);
         if let Some(staleness) = self.staleness_mean.filter(|&staleness| staleness > 0.0) {
             line.push_str(&format!("   staleness {staleness:.1}"));
@@ -158,9 +160,9 @@ impl AgentStatus {
     }
 
     /// The same in a few characters.
-    pub(crate) fn describe_short(&self) -> String {
+    pub(crate) fn describe_short(&self, idle_share: Option<f64>) -> String {
         let time = self.step_s.map_or_else(|| "-".to_owned(), |time| format!("{:.0} ms", time * 1000.0));
-        let idle = self.idle_share.map_or_else(|| "-".to_owned(), |idle| format!("{:.0} % idle", idle * 100.0));
+        let idle = idle_share.map_or_else(|| "-".to_owned(), |idle| format!("{:.0} % idle", idle * 100.0));
         format!("{} b={} {time} {idle}", self.name, self.local_batch)
     }
 }
@@ -251,8 +253,8 @@ pub(crate) mod tests {
 
     pub(crate) fn status() -> JobStatus {
         let text = r#"{"phase": "training", "waiting": ["waiting for updates of agent-3"], "version": 292, "epoch": 1.25,
-            "loss": 0.5117, "accuracy": 0.841, "samples_per_s": 9100.4, "declined": {}, "agents": [
-            {"agent": 3, "name": "agent-1", "state": "training", "local_batch": 32, "step_s": 0.0281, "idle_share": 0.04,
+            "loss": 0.5117, "accuracy": 0.841, "samples_per_s": 9100.4, "training_s": 12.0, "declined": {}, "agents": [
+            {"agent": 3, "name": "agent-1", "state": "training", "local_batch": 32, "step_s": 0.0281, "updates": 292,
              "staleness_mean": 0.0}]}"#;
         serde_json::from_str(text).unwrap()
     }
@@ -260,9 +262,9 @@ pub(crate) mod tests {
     #[test]
     fn an_agent_is_described_by_batch_compute_time_and_idle_share() {
         let agent = &status().agents[0];
-        assert_eq!(agent.describe(), "agent-1    batch   32   compute  28.1 ms   idle   4 %");
-        assert_eq!(agent.describe_short(), "agent-1 b=32 28 ms 4 % idle");
-        assert!(AgentStatus { staleness_mean: Some(2.96), ..agent.clone() }.describe().ends_with("staleness 3.0"));
+        assert_eq!(agent.describe(Some(0.04)), "agent-1    batch   32   compute  28.1 ms   idle   4 %");
+        assert_eq!(agent.describe_short(Some(0.04)), "agent-1 b=32 28 ms 4 % idle");
+        assert!(AgentStatus { staleness_mean: Some(2.96), ..agent.clone() }.describe(None).ends_with("staleness 3.0"));
     }
 
     fn page() -> Records {

@@ -145,6 +145,13 @@ impl JobPlan {
         if self.model == Model::Resnet {
             kernel.insert("settings".to_owned(), table([("width", self.width.into())]).into());
         }
+        let mut schedule = table([("warmup_steps", (steps / 10).into())]);
+        if self.mode == Mode::Bsp {
+            // Only where the number of steps is known: asynchronous agents make as many as their batches want.
+            schedule.insert("kind".to_owned(), "cosine".into());
+            schedule.insert("total_steps".to_owned(), (steps * self.epochs).into());
+            schedule.insert("minimum".to_owned(), 0.02.into());
+        }
         let job = table([
             ("name", format!("{}-{}-{}", self.model.kernel(), self.mode.name(), self.policy.name()).into()),
             ("seed", i64::try_from(self.seed).context("the seed is too large")?.into()),
@@ -162,17 +169,8 @@ impl JobPlan {
                 ])
                 .into(),
             ),
-            (
-                "schedule",
-                table([
-                    ("kind", "cosine".into()),
-                    ("warmup_steps", (steps / 10).into()),
-                    ("total_steps", (steps * self.epochs).into()),
-                    ("minimum", 0.02.into()),
-                ])
-                .into(),
-            ),
-            ("evaluate", table([("every_steps", (steps / EVALUATIONS_PER_EPOCH).max(1).into())]).into()),
+            ("schedule", schedule.into()),
+            ("evaluate", table([("every_steps", steps.div_ceil(EVALUATIONS_PER_EPOCH).into())]).into()),
             ("stop", table([("epochs", self.epochs.into())]).into()),
             ("fleet", table([("agents_min", self.agents.into()), ("wait_for_agents", self.agents.into())]).into()),
         ]);
@@ -213,7 +211,7 @@ mod tests {
         assert_eq!(job["kernel"]["path"].as_str(), Some("/w/lenet.wasm"));
         assert_eq!(job["training"]["mode"].as_str(), Some("bsp"));
         assert_eq!(job["schedule"]["total_steps"].as_integer(), Some(8 * 234));
-        assert_eq!(job["evaluate"]["every_steps"].as_integer(), Some(58));
+        assert_eq!(job["evaluate"]["every_steps"].as_integer(), Some(59));
         assert_eq!(job["fleet"]["wait_for_agents"].as_integer(), Some(4));
         assert!(job["kernel"].get("settings").is_none());
     }
@@ -222,7 +220,8 @@ mod tests {
     fn an_asynchronous_step_goes_a_smaller_way_for_there_are_more_of_them() {
         let job = parse(&JobPlan { mode: Mode::Asp, ..plan() });
         assert_eq!(job["optimizer"]["learning_rate"].as_float(), Some(0.0125));
-        assert_eq!(job["schedule"]["total_steps"].as_integer(), Some(4 * 8 * 234));
+        assert_eq!(job["evaluate"]["every_steps"].as_integer(), Some(234));
+        assert!(job["schedule"].get("kind").is_none());
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn panels(column: &Column<'_>, ranges: &Ranges) -> [Panel; 3] {
     let batches = agents().map(|agent| {
         // Equal batches lie on each other: wider below, so that each colour shows.
         let below = u32::try_from(records.agents.len() - 1 - agent).unwrap_or(0);
-        Curve { points: batch_curve(records, agent), color: color(agent), width: 2 + 3 * below.min(4) }
+        Curve { points: batch_curve(records, agent), color: color(agent), width: 2 + 2 * below.min(3) }
     });
     let times = agents().map(|agent| Curve { points: step_time_curve(records, agent), color: color(agent), width: 2 });
     let accuracies = records.evaluations.iter().map(|evaluation| (evaluation.at_s, evaluation.accuracy * 100.0));

@@ -183,7 +183,9 @@ impl Fleet<'_> {
             interrupt.sleep(POLL_EVERY)?;
             self.check_running()?;
             let view = self.client.job(job)?;
-            let status = view.progress.clone().unwrap_or_default();
+            let mut status = view.progress.clone().unwrap_or_default();
+            // The hub counts agents in the order of their coming; people know them by their names.
+            status.agents.sort_by(|left, right| (left.name.len(), &left.name).cmp(&(right.name.len(), &right.name)));
             progress.show(&status);
             match view.state.as_str() {
                 "queued" | "running" => {}

@@ -1,4 +1,8 @@
 //! Loops over single elements and channels. They are plain Rust, compiled for each instruction set.
+#![expect(
+    clippy::extra_unused_type_parameters,
+    reason = "the parameter stands for the instruction set that is compiled for"
+)]
 
 use macerator::{Simd, with_simd};
 use rayon::prelude::*;
@@ -18,7 +22,7 @@ fn relu_chunk<S: Simd>(x: &[f32]) -> Vec<f32> {
 
 /// The gradient where the output is positive, zero elsewhere.
 pub(crate) fn relu_backward(out: &[f32], gradient: &[f32]) -> Vec<f32> {
-    map_chunks(out, gradient, |out, gradient| relu_backward_chunk(out, gradient))
+    map_chunks(out, gradient, relu_backward_chunk)
 }
 
 #[with_simd]

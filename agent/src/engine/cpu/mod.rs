@@ -31,7 +31,12 @@ use super::shape::{ConvShape, PoolShape};
 #[backend_extension(Autodiff, Flex)]
 pub(crate) trait CpuOperators: Backend {
     /// Convolution with bias; a bias of no elements means none.
-    fn omnilearn_conv2d(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>, shape: ConvShape) -> FloatTensor<Self>;
+    fn omnilearn_conv2d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        shape: ConvShape,
+    ) -> FloatTensor<Self>;
     /// `x weight + bias`; a bias of no elements means none.
     fn omnilearn_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self>;
     /// `max(x, 0)`
@@ -77,7 +82,12 @@ fn max_pool(x: &FlexTensor, shape: &PoolShape) -> (FlexTensor, Vec<u16>) {
     (tensor(out, &[shape.batch, shape.channels, shape.out_height, shape.out_width]), taps)
 }
 
-fn batch_norm(x: &FlexTensor, gamma: &FlexTensor, beta: &FlexTensor, epsilon: f32) -> (FlexTensor, FlexTensor, FlexTensor) {
+fn batch_norm(
+    x: &FlexTensor,
+    gamma: &FlexTensor,
+    beta: &FlexTensor,
+    epsilon: f32,
+) -> (FlexTensor, FlexTensor, FlexTensor) {
     let shape = norm_shape(x);
     let normalised = norm::forward(shape, values(x), values(gamma), values(beta), epsilon);
     let channels = [shape.channels];
@@ -118,7 +128,12 @@ impl CpuOperators for Flex {
         max_pool(&x.to_contiguous(), &shape).0
     }
 
-    fn omnilearn_batch_norm(x: FlexTensor, gamma: FlexTensor, beta: FlexTensor, epsilon: f32) -> (FlexTensor, FlexTensor, FlexTensor) {
+    fn omnilearn_batch_norm(
+        x: FlexTensor,
+        gamma: FlexTensor,
+        beta: FlexTensor,
+        epsilon: f32,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
         batch_norm(&x.to_contiguous(), &gamma.to_contiguous(), &beta.to_contiguous(), epsilon)
     }
 
@@ -165,18 +180,31 @@ impl Backward<Flex, 3> for LinearBackward {
         let (x, weight) = ops.state;
         let (batch, inputs, outputs) = (sizes(&x)[0], sizes(&x)[1], sizes(&weight)[1]);
         if let Some(node) = bias_node {
-            gradients.register::<Flex>(node.id, tensor(elementwise::channel_sums(values(&gradient), outputs, 1), &[outputs]));
+            gradients.register::<Flex>(
+                node.id,
+                tensor(elementwise::channel_sums(values(&gradient), outputs, 1), &[outputs]),
+            );
         }
         if let Some(node) = weight_node {
             let mut out = vec![0.0; inputs * outputs];
             let product = Product { m: inputs, n: outputs, k: batch, accumulate: false, parallel: true };
-            product.compute(Matrix::transposed(values(&x), inputs), Matrix::rows(values(&gradient), outputs), &mut out, outputs);
+            product.compute(
+                Matrix::transposed(values(&x), inputs),
+                Matrix::rows(values(&gradient), outputs),
+                &mut out,
+                outputs,
+            );
             gradients.register::<Flex>(node.id, tensor(out, &[inputs, outputs]));
         }
         if let Some(node) = x_node {
             let mut out = vec![0.0; batch * inputs];
             let product = Product { m: batch, n: inputs, k: outputs, accumulate: false, parallel: true };
-            product.compute(Matrix::rows(values(&gradient), outputs), Matrix::transposed(values(&weight), outputs), &mut out, inputs);
+            product.compute(
+                Matrix::rows(values(&gradient), outputs),
+                Matrix::transposed(values(&weight), outputs),
+                &mut out,
+                inputs,
+            );
             gradients.register::<Flex>(node.id, tensor(out, &[batch, inputs]));
         }
     }
@@ -261,9 +289,15 @@ impl Backward<Flex, 1> for CrossEntropyBackward {
 }
 
 impl<C: CheckpointStrategy> CpuOperators for Autodiff<Flex, C> {
-    fn omnilearn_conv2d(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>, shape: ConvShape) -> FloatTensor<Self> {
+    fn omnilearn_conv2d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        shape: ConvShape,
+    ) -> FloatTensor<Self> {
         let nodes = [x.node(), weight.node(), bias.node()];
-        let (x, weight, bias) = (x.into_primitive().to_contiguous(), weight.into_primitive().to_contiguous(), bias.into_primitive());
+        let (x, weight, bias) =
+            (x.into_primitive().to_contiguous(), weight.into_primitive().to_contiguous(), bias.into_primitive());
         let out = Flex::omnilearn_conv2d(x.clone(), weight.clone(), bias, shape);
         match Conv2dBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => prepared.finish((x, weight, shape), out),
@@ -273,7 +307,8 @@ impl<C: CheckpointStrategy> CpuOperators for Autodiff<Flex, C> {
 
     fn omnilearn_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
         let nodes = [x.node(), weight.node(), bias.node()];
-        let (x, weight, bias) = (x.into_primitive().to_contiguous(), weight.into_primitive().to_contiguous(), bias.into_primitive());
+        let (x, weight, bias) =
+            (x.into_primitive().to_contiguous(), weight.into_primitive().to_contiguous(), bias.into_primitive());
         let out = Flex::omnilearn_linear(x.clone(), weight.clone(), bias);
         match LinearBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => prepared.finish((x, weight), out),
@@ -307,7 +342,11 @@ impl<C: CheckpointStrategy> CpuOperators for Autodiff<Flex, C> {
         epsilon: f32,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let nodes = [x.node(), gamma.node(), beta.node()];
-        let (x, gamma, beta) = (x.into_primitive().to_contiguous(), gamma.into_primitive().to_contiguous(), beta.into_primitive().to_contiguous());
+        let (x, gamma, beta) = (
+            x.into_primitive().to_contiguous(),
+            gamma.into_primitive().to_contiguous(),
+            beta.into_primitive().to_contiguous(),
+        );
         let (out, mean, variance) = batch_norm(&x, &gamma, &beta, epsilon);
         let out = match BatchNormBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => prepared.finish((x, gamma, [mean.clone(), variance.clone()], epsilon), out),

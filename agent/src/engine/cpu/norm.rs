@@ -1,4 +1,8 @@
 //! Batch normalisation over `[batch, channels, pixels]`.
+#![expect(
+    clippy::extra_unused_type_parameters,
+    reason = "the parameter stands for the instruction set that is compiled for"
+)]
 
 use macerator::{Simd, with_simd};
 use rayon::prelude::*;
@@ -38,7 +42,9 @@ pub(crate) fn forward(shape: NormShape, x: &[f32], gamma: &[f32], beta: &[f32], 
         })
         .collect();
     let mut out = vec![0.0; x.len()];
-    out.par_chunks_mut(channels * pixels).zip(x.par_chunks(channels * pixels)).for_each(|(out, x)| affine(out, x, &lines, pixels));
+    out.par_chunks_mut(channels * pixels)
+        .zip(x.par_chunks(channels * pixels))
+        .for_each(|(out, x)| affine(out, x, &lines, pixels));
     let (mean, variance) = statistics.into_iter().unzip();
     Normalised { out, mean, variance }
 }
@@ -84,7 +90,14 @@ pub(crate) struct Gradients {
 
 /// With `n` elements a channel, `h = (x - mean) / sqrt(variance + epsilon)` and the output's gradient `g`:
 /// `dbeta = sum g`, `dgamma = sum g h`, `dx = gamma / sqrt(variance + epsilon) (g - dbeta / n - h dgamma / n)`.
-pub(crate) fn backward(shape: NormShape, x: &[f32], gradient: &[f32], gamma: &[f32], (mean, variance): (&[f32], &[f32]), epsilon: f32) -> Gradients {
+pub(crate) fn backward(
+    shape: NormShape,
+    x: &[f32],
+    gradient: &[f32],
+    gamma: &[f32],
+    (mean, variance): (&[f32], &[f32]),
+    epsilon: f32,
+) -> Gradients {
     let NormShape { batch, channels, pixels } = shape;
     let sums: Vec<(f32, f32)> = (0..channels)
         .into_par_iter()

@@ -1,4 +1,8 @@
 //! Maximum pooling. The usual case, windows of 2 x 2 side by side, has loops of its own that need no positions.
+#![expect(
+    clippy::extra_unused_type_parameters,
+    reason = "the parameter stands for the instruction set that is compiled for"
+)]
 
 use macerator::{Simd, with_simd};
 use rayon::prelude::*;
@@ -21,7 +25,8 @@ pub(crate) fn max_forward(shape: &PoolShape, x: &[f32]) -> (Vec<f32>, Vec<u16>) 
     let mut taps = vec![0u16; shape.planes() * out_pixels];
     let outputs = out.par_chunks_mut(share * out_pixels).zip(taps.par_chunks_mut(share * out_pixels));
     outputs.zip(x.par_chunks(share * pixels)).for_each(|((out, taps), x)| {
-        let planes = out.chunks_exact_mut(out_pixels).zip(taps.chunks_exact_mut(out_pixels)).zip(x.chunks_exact(pixels));
+        let planes =
+            out.chunks_exact_mut(out_pixels).zip(taps.chunks_exact_mut(out_pixels)).zip(x.chunks_exact(pixels));
         for ((out, taps), x) in planes {
             max_plane(shape, x, out, taps);
         }
@@ -84,12 +89,15 @@ pub(crate) fn max_backward(shape: &PoolShape, x: &[f32], taps: &[u16], gradient:
     let mut out = vec![0.0; shape.planes() * pixels];
     if shape.is_halving() {
         let inputs = x.par_chunks(share * pixels).zip(gradient.par_chunks(share * out_pixels));
-        out.par_chunks_mut(share * pixels).zip(inputs).for_each(|(out, (x, gradient))| halve_backward(out, x, gradient, shape.width));
+        out.par_chunks_mut(share * pixels)
+            .zip(inputs)
+            .for_each(|(out, (x, gradient))| halve_backward(out, x, gradient, shape.width));
         return out;
     }
     let inputs = taps.par_chunks(share * out_pixels).zip(gradient.par_chunks(share * out_pixels));
     out.par_chunks_mut(share * pixels).zip(inputs).for_each(|(out, (taps, gradient))| {
-        let planes = out.chunks_exact_mut(pixels).zip(taps.chunks_exact(out_pixels)).zip(gradient.chunks_exact(out_pixels));
+        let planes =
+            out.chunks_exact_mut(pixels).zip(taps.chunks_exact(out_pixels)).zip(gradient.chunks_exact(out_pixels));
         for ((out, taps), gradient) in planes {
             for (index, (&tap, &gradient)) in taps.iter().zip(gradient).enumerate() {
                 out[shape.pixel(index, usize::from(tap))] += gradient;
@@ -101,33 +109,50 @@ pub(crate) fn max_backward(shape: &PoolShape, x: &[f32], taps: &[u16], gradient:
 
 #[with_simd]
 fn halve_backward<S: Simd>(out: &mut [f32], x: &[f32], gradient: &[f32], width: usize) {
-    let mut columns = vec![0.0; HALVING_ROWS * width];
+    // Pairs of neighbours lie in one `u64` each, since the compiler makes vector loops of whole numbers only where it would
+    // have to take pairs of floats apart.
+    let mut columns = vec![0u64; HALVING_ROWS * width / 2];
     // 1 where the larger of two rows is the lower.
-    let mut below = vec![0.0; HALVING_ROWS * width];
+    let mut below = vec![0u64; HALVING_ROWS * width / 2];
     let blocks = out.chunks_mut(2 * HALVING_ROWS * width).zip(x.chunks(2 * HALVING_ROWS * width));
     for ((out, x), gradient) in blocks.zip(gradient.chunks(HALVING_ROWS * width / 2)) {
-        let (columns, below) = (&mut columns[..x.len() / 2], &mut below[..x.len() / 2]);
-        for (x, (columns, below)) in x.chunks_exact(2 * width).zip(columns.chunks_exact_mut(width).zip(below.chunks_exact_mut(width))) {
-            let (top, bottom) = x.split_at(width);
-            for ((&top, &bottom), (column, below)) in top.iter().zip(bottom).zip(columns.iter_mut().zip(below)) {
-                let upper = top >= bottom;
-                *column = if upper { top } else { bottom };
-                *below = if upper { 0.0 } else { 1.0 };
+        let (columns, below) = (&mut columns[..x.len() / 4], &mut below[..x.len() / 4]);
+        {
+            let (columns, below) =
+                (bytemuck::cast_slice_mut::<u64, f32>(columns), bytemuck::cast_slice_mut::<u64, u32>(below));
+            let rows = columns.chunks_exact_mut(width).zip(below.chunks_exact_mut(width));
+            for (x, (columns, below)) in x.chunks_exact(2 * width).zip(rows) {
+                let (top, bottom) = x.split_at(width);
+                for ((&top, &bottom), (column, below)) in top.iter().zip(bottom).zip(columns.iter_mut().zip(below)) {
+                    let upper = top >= bottom;
+                    *column = if upper { top } else { bottom };
+                    *below = u32::from(!upper);
+                }
             }
         }
         // The columns' places take their gradients. Of equals, the first in the window's order wins: an upper one, then the left.
-        let pairs = columns.as_chunks_mut::<2>().0.iter_mut().zip(below.as_chunks::<2>().0);
-        for ((pair, &[left_below, right_below]), &gradient) in pairs.zip(gradient) {
-            let [left, right] = *pair;
+        for ((pair, &below), &gradient) in columns.iter_mut().zip(below.iter()).zip(gradient) {
+            let [left, right] = halves(*pair).map(f32::from_bits);
+            let [left_below, right_below] = halves(below);
             let is_left = (left > right) | ((left == right) & (left_below <= right_below));
-            *pair = if is_left { [gradient, 0.0] } else { [0.0, gradient] };
+            *pair = u64::from(gradient.to_bits()) << if is_left == cfg!(target_endian = "little") { 0 } else { 32 };
         }
-        for (out, (columns, below)) in out.chunks_exact_mut(2 * width).zip(columns.chunks_exact(width).zip(below.chunks_exact(width))) {
+        let (columns, below) = (bytemuck::cast_slice::<u64, f32>(columns), bytemuck::cast_slice::<u64, u32>(below));
+        for (out, (columns, below)) in
+            out.chunks_exact_mut(2 * width).zip(columns.chunks_exact(width).zip(below.chunks_exact(width)))
+        {
             let (top, bottom) = out.split_at_mut(width);
             for ((top, bottom), (&column, &below)) in top.iter_mut().zip(bottom).zip(columns.iter().zip(below)) {
-                *top = if below == 0.0 { column } else { 0.0 };
-                *bottom = if below == 0.0 { 0.0 } else { column };
+                *top = if below == 0 { column } else { 0.0 };
+                *bottom = if below == 0 { 0.0 } else { column };
             }
         }
     }
+}
+
+/// The two halves of a pair, in memory order.
+#[inline(always)]
+fn halves(pair: u64) -> [u32; 2] {
+    let (low, high) = (pair as u32, (pair >> 32) as u32);
+    if cfg!(target_endian = "little") { [low, high] } else { [high, low] }
 }

@@ -65,7 +65,14 @@ impl Rows {
 /// Copies `rows` rows of `width` elements between places with their own strides. Rows are short, so this is written
 /// out in pieces that need no call.
 #[inline]
-pub(crate) fn copy_rows(source: &[f32], source_stride: usize, target: &mut [f32], target_stride: usize, width: usize, rows: usize) {
+pub(crate) fn copy_rows(
+    source: &[f32],
+    source_stride: usize,
+    target: &mut [f32],
+    target_stride: usize,
+    width: usize,
+    rows: usize,
+) {
     for (source, target) in source.chunks(source_stride).zip(target.chunks_mut(target_stride)).take(rows) {
         let (source, target) = (&source[..width], &mut target[..width]);
         if width > 256 {

@@ -92,8 +92,8 @@ impl Policy for Deadline {
         let trained =
             agents.iter().any(|agent| self.agents.get(agent).is_some_and(|observed| observed.fit.steps() > 0));
         if !trained {
-            let measured = self.ratings.measured(agents).filter(|_| self.start == Start::Static);
-            return measured.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
+            let rated = self.ratings.rated(agents).filter(|_| self.start == Start::Static);
+            return rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
         }
         let speed = |line: Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
         let known: Vec<Speed> = agents.iter().filter_map(|&agent| self.line(agent).map(speed)).collect();

@@ -18,8 +18,12 @@ fn measured(rating: &Rating) -> Option<f64> {
 }
 
 impl Static {
-    /// Throughputs, where every one of the agents has a measured rating.
-    pub(super) fn measured(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
+    /// Shares that the job gives, or measured throughputs: the first that all agents have, since they do not mix.
+    pub(super) fn rated(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
+        self.given(agents).or_else(|| self.measured(agents))
+    }
+
+    fn measured(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
         let speed = |agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent).and_then(measured)? });
         agents.iter().map(speed).collect()
     }
@@ -44,9 +48,8 @@ impl Policy for Static {
         self.ratings.remove(&agent);
     }
 
-    /// Shares that the job gives, measured ratings, or cores: the first that all agents have, since they do not mix.
+    /// Ratings, or, unless all agents have one, cores.
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
-        let given = self.given(agents);
-        given.or_else(|| self.measured(agents)).unwrap_or_else(|| self.by_cores(agents))
+        self.rated(agents).unwrap_or_else(|| self.by_cores(agents))
     }
 }

@@ -284,6 +284,20 @@ fn static_uses_measured_ratings_or_else_cores_for_all() {
 }
 
 #[test]
+fn shares_that_the_job_gives_come_before_ratings() {
+    let point = vec![CalibrationPoint { samples: 32, step_s: 0.1 }];
+    let start = Batching::Dynamic { controller: Controller::Deadline, dead_band: 0.03, gain: 1.0, start: Start::Static };
+    for batching in [Batching::Static, start] {
+        let mut batcher = Batcher::new(batching, 64, (1, 64));
+        for (agent, share) in [(0, 7.0), (1, 16.0), (2, 41.0)] {
+            batcher.join(AgentId(agent), Rating { calibration: point.clone(), cores: 1.0, share: Some(share) }, None);
+        }
+        batcher.update(&(0..3).map(AgentId).collect());
+        assert_eq!(batcher.batches(), [(AgentId(0), 7), (AgentId(1), 16), (AgentId(2), 41)]);
+    }
+}
+
+#[test]
 fn bounds_that_leave_no_choice_change_who_works_or_the_global_batch() {
     let active: BTreeSet<AgentId> = (0..4).map(AgentId).collect();
     let mut batcher = Batcher::new(Batching::Uniform, 48, (16, 64));

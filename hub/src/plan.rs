@@ -111,7 +111,8 @@ impl Plan {
             (self.config.clone(), Arc::clone(&self.layout), Arc::clone(&self.description));
         move || {
             let (parameters, buffers) = initialize(&description, config.seed);
-            let training = Training::new(config, Layout::clone(&layout), parameters, buffers, description.decay_mask())?;
+            let training =
+                Training::new(config, Layout::clone(&layout), parameters, buffers, description.decay_mask())?;
             crate::allocator::trim();
             Ok(training)
         }

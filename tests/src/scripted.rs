@@ -4,13 +4,15 @@ use std::net::TcpStream;
 
 use anyhow::{Context, Result, bail, ensure};
 use omnilearn_wire::handshake::{Hello, decode_answer, encode_hello};
-use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
     AgentMessage, HubMessage, JobOffer, JobReady, Machine, PushOutcome, StepReport, StepTimings, Train,
 };
 use omnilearn_wire::{AssignmentId, dataset, frame};
 use tungstenite::stream::MaybeTlsStream;
 use tungstenite::{Message, WebSocket};
+
+/// Length of a piece of a gradient, as agents send it.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// A blocking connection to a hub.
 pub struct ScriptedAgent {

@@ -31,7 +31,8 @@ impl<'a> Places<'a> {
     /// `folders` first, then the cache, then the system's.
     pub(super) fn new(spec: &'static DatasetSpec, folders: &[PathBuf], cache: &'a Path) -> Places<'a> {
         let own = cache.join("datasets").join(spec.name);
-        let mut all: Vec<PathBuf> = folders.iter().flat_map(|folder| [folder.join(spec.name), folder.clone()]).collect();
+        let mut all: Vec<PathBuf> =
+            folders.iter().flat_map(|folder| [folder.join(spec.name), folder.clone()]).collect();
         all.push(own.clone());
         all.extend(SYSTEM_FOLDERS.iter().map(|folder| Path::new(folder).join(spec.name)));
         Places { spec, folders: all, cache: own, given: cache }
@@ -44,7 +45,8 @@ impl<'a> Places<'a> {
             self.check(&path, file)?;
             return Ok(path);
         }
-        let packed = self.folders.iter().map(|folder| folder.join(format!("{}.gz", file.name))).find(|path| path.is_file());
+        let packed =
+            self.folders.iter().map(|folder| folder.join(format!("{}.gz", file.name))).find(|path| path.is_file());
         match packed {
             Some(packed) => self.unpack(&packed, file),
             None => Err(DatasetError::Missing {
@@ -90,7 +92,9 @@ impl<'a> Places<'a> {
 
     fn check(&self, path: &Path, file: IdxFile) -> Result<(), DatasetError> {
         let fail = |cause| DatasetError::Io { action: "read", path: path.to_owned(), cause };
-        if stamp(path, file).is_some_and(|stamp| fs::read_to_string(self.marker(path)).is_ok_and(|known| known == stamp)) {
+        if stamp(path, file)
+            .is_some_and(|stamp| fs::read_to_string(self.marker(path)).is_ok_and(|known| known == stamp))
+        {
             return Ok(());
         }
         let mut hash = Sha256::new();

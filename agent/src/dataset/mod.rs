@@ -27,7 +27,9 @@ pub enum DatasetError {
         known: String,
     },
     /// A file is nowhere.
-    #[error("data set `{name}`: {file} (or {file}.gz) is in none of {searched}. {how_to_get}; or name its folder with --data")]
+    #[error(
+        "data set `{name}`: {file} (or {file}.gz) is in none of {searched}. {how_to_get}; or name its folder with --data"
+    )]
     Missing {
         /// The data set.
         name: &'static str,
@@ -144,10 +146,12 @@ impl Split {
         samples: u32,
     ) -> Result<Split, DatasetError> {
         let [channels, height, width] = spec.shape;
-        let image_shape = if channels == 1 { vec![samples, height, width] } else { vec![samples, channels, height, width] };
+        let image_shape =
+            if channels == 1 { vec![samples, height, width] } else { vec![samples, channels, height, width] };
         let path = places.raw(images)?;
         let file = File::open(&path).map_err(|cause| DatasetError::Io { action: "open", path: path.clone(), cause })?;
-        let header = Header::read(&file, &image_shape).map_err(|cause| DatasetError::Header { path: path.clone(), cause })?;
+        let header =
+            Header::read(&file, &image_shape).map_err(|cause| DatasetError::Header { path: path.clone(), cause })?;
 
         let label_path = places.raw(labels)?;
         let label_io = |cause| DatasetError::Io { action: "read", path: label_path.clone(), cause };
@@ -192,7 +196,10 @@ impl Split {
             let is_next = |(offset, sample): &(usize, &u32)| u64::from(**sample) == u64::from(first) + *offset as u64;
             let run = rest.iter().take(run_max).enumerate().take_while(is_next).count();
             let label = self.labels.get(first as usize..first as usize + run).ok_or_else(|| {
-                fail(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no sample {} of {}", self.len().max(first as usize), self.len())))
+                fail(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("there is no sample {} of {}", self.len().max(first as usize), self.len()),
+                ))
             })?;
             labels.extend(label.iter().map(|&label| i32::from(label)));
             buffer.resize(run * self.sample_bytes, 0);

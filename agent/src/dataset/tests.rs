@@ -10,7 +10,8 @@ use super::*;
 
 /// A catalogue entry of 3 images of 2 by 2 whose digests are those of the files that [`raw_images`] and `labels` give.
 fn spec(images: &[u8], labels: &[u8]) -> &'static DatasetSpec {
-    let file = |name: &'static str, bytes: &[u8]| IdxFile { name, sha256: format!("{:x}", Sha256::digest(bytes)).leak() };
+    let file =
+        |name: &'static str, bytes: &[u8]| IdxFile { name, sha256: format!("{:x}", Sha256::digest(bytes)).leak() };
     Box::leak(Box::new(DatasetSpec {
         name: "tiny",
         train_images: file("images", images),
@@ -64,7 +65,8 @@ fn good() -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn samples_are_read_in_the_order_asked_and_normalised() {
     let (images, labels) = good();
-    let split = Folders::new(&[("images", images.clone()), ("labels", labels.clone())]).open(spec(&images, &labels)).unwrap();
+    let split =
+        Folders::new(&[("images", images.clone()), ("labels", labels.clone())]).open(spec(&images, &labels)).unwrap();
     let (pixels, labels) = split.read(&[1, 0]).unwrap();
     assert_eq!(labels, [0, 2]);
     let expected: Vec<f32> =
@@ -139,7 +141,8 @@ fn label_out_of_range_is_named() {
 #[test]
 fn missing_files_say_where_they_were_looked_for_and_how_to_get_them() {
     let folders = Folders::new(&[]);
-    let error = Dataset::open("mnist", &[folders.data.path().to_owned()], folders.cache.path()).unwrap_err().to_string();
+    let error =
+        Dataset::open("mnist", &[folders.data.path().to_owned()], folders.cache.path()).unwrap_err().to_string();
     assert!(error.contains("--data") && error.contains("npm") && error.contains("train-images-idx3-ubyte"), "{error}");
     let unknown = Dataset::open("fashion", &[], folders.cache.path()).unwrap_err().to_string();
     assert!(unknown.contains("fashion-mnist"), "{unknown}");

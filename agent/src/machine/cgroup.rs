@@ -23,7 +23,9 @@ enum CpuFiles {
 impl CpuFiles {
     fn quota_cores(&self) -> Option<f64> {
         let (quota, period) = match self {
-            CpuFiles::V1(folder) => (number(&folder.join("cpu.cfs_quota_us"))?, number(&folder.join("cpu.cfs_period_us"))?),
+            CpuFiles::V1(folder) => {
+                (number(&folder.join("cpu.cfs_quota_us"))?, number(&folder.join("cpu.cfs_period_us"))?)
+            }
             CpuFiles::V2(folder) => {
                 let text = std::fs::read_to_string(folder.join("cpu.max")).ok()?;
                 let (quota, period) = text.trim().split_once(' ')?;
@@ -50,7 +52,8 @@ impl Cgroups {
         let mounts: Vec<Mount<'_>> = mounts.lines().filter_map(Mount::parse).collect();
         let v1 = |controller| {
             let path = own_path(own, |controllers| controllers.split(',').any(|name| name == controller))?;
-            let mount = mounts.iter().find(|mount| !mount.v2 && mount.options.split(',').any(|name| name == controller))?;
+            let mount =
+                mounts.iter().find(|mount| !mount.v2 && mount.options.split(',').any(|name| name == controller))?;
             Some(mount.folders(path, root))
         };
         let v2 = || {
@@ -62,7 +65,10 @@ impl Cgroups {
         let v2_memory = v2.iter().map(|folder| folder.join("memory.max"));
         let v1_cpu = v1("cpu").unwrap_or_default().into_iter().map(CpuFiles::V1);
         let v1_memory = v1("memory").unwrap_or_default().into_iter().map(|folder| folder.join("memory.limit_in_bytes"));
-        Cgroups { cpu: v1_cpu.chain(v2_cpu).collect(), memory: v1_memory.chain(v2_memory).filter(|file| file.exists()).collect() }
+        Cgroups {
+            cpu: v1_cpu.chain(v2_cpu).collect(),
+            memory: v1_memory.chain(v2_memory).filter(|file| file.exists()).collect(),
+        }
     }
 
     /// The tightest quota, in cores.

@@ -82,7 +82,8 @@ fn container_without_a_cgroup_namespace_sees_its_own_limit() {
 
 #[test]
 fn quota_changed_at_run_time_is_seen() {
-    let root = root(&[STATUS_16, MOUNT_V2, ("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/cpu.max", "200000 100000\n")]);
+    let root =
+        root(&[STATUS_16, MOUNT_V2, ("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/cpu.max", "200000 100000\n")]);
     let cgroups = Cgroups::find("0::/\n", MOUNT_V2.1, root.path());
     assert_eq!(cgroups.quota_cores(), Some(2.0));
     fs::write(root.path().join("sys/fs/cgroup/cpu.max"), "50000 100000\n").unwrap();

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{AgentMessage, Evaluate, Failure, JobOffer, JobReady, Machine, StepReport, Train};
 use omnilearn_wire::{AssignmentId, JobId, Version, frame};
 use tokio::runtime::Handle;
@@ -26,6 +25,9 @@ const PIECE_BYTES_MIN: usize = 4 << 10;
 const COMMANDS_MAX: usize = 1 << 16;
 /// Most bytes of gradient that wait for the network. When full, the compute thread waits.
 const OUTBOX_BYTES: usize = 8 << 20;
+/// A gradient travels in pieces of this size, a quarter of what the protocol allows: what a hub holds of pieces that have
+/// not been added yet counts against its memory, and larger ones are no faster.
+const CHUNK_BYTES: usize = 256 << 10;
 /// A gradient is handed to the network thread in lots of this size, so that a small one costs one hand-over.
 const HANDOVER_BYTES: usize = 1 << 20;
 /// Results that wait for the network thread. When full, the compute thread waits.

@@ -18,7 +18,10 @@ fn main() -> anyhow::Result<ExitCode> {
     ];
     let mut rows = Vec::new();
     if !json {
-        println!("{:<8} {:>6} {:>6} {:>12} {:>12} {:>8}  gradients", "model", "width", "batch", "native ms", "kernel ms", "ratio");
+        println!(
+            "{:<8} {:>6} {:>6} {:>12} {:>12} {:>8}  gradients",
+            "model", "width", "batch", "native ms", "kernel ms", "ratio"
+        );
     }
     for case in cases {
         let Comparison { native_ms, kernel_ms, gradients_equal, .. } = compare(&case)?;
@@ -26,7 +29,10 @@ fn main() -> anyhow::Result<ExitCode> {
         let width = case.settings.first().map_or(0, |(_, width)| *width);
         if !json {
             let equal = if gradients_equal { "equal to the bit" } else { "DIFFER" };
-            println!("{:<8} {width:>6} {:>6} {native_ms:>12.3} {kernel_ms:>12.3} {ratio:>8.3}  {equal}", case.model, case.batch);
+            println!(
+                "{:<8} {width:>6} {:>6} {native_ms:>12.3} {kernel_ms:>12.3} {ratio:>8.3}  {equal}",
+                case.model, case.batch
+            );
         }
         rows.push(serde_json::json!({
             "model": case.model, "width": width, "batch": case.batch, "steps": case.steps,

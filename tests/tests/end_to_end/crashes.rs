@@ -35,7 +35,9 @@ fn start() -> (Cluster, u64) {
             ),
         )
         .unwrap();
-    cluster.wait_until(job, "some steps", |view| view.progress.as_ref().is_some_and(|progress| progress.version > 30)).unwrap();
+    cluster
+        .wait_until(job, "some steps", |view| view.progress.as_ref().is_some_and(|progress| progress.version > 30))
+        .unwrap();
     (cluster, job)
 }
 

@@ -55,17 +55,18 @@ fn train(kernel: &str, batches: &[u32], steps: u32) -> Weights {
     cluster.weights(job).unwrap()
 }
 
-/// Largest difference between two models' tensors, relative to the norm of the second, tensor by tensor.
+/// Norm of the difference between two models relative to the norm of the second, over all tensors.
 fn difference(a: &Weights, b: &Weights) -> f64 {
-    assert!(a.keys().eq(b.keys()));
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
-    let relative = |(name, (shape, values)): (&String, &(Vec<usize>, Vec<f32>))| {
-        let (other_shape, others) = &b[name];
-        assert_eq!(shape, other_shape);
-        let distance = norm(&mut values.iter().zip(others).map(|(a, b)| f64::from(*a) - f64::from(*b)));
-        distance / norm(&mut others.iter().map(|b| f64::from(*b)))
-    };
-    a.iter().map(relative).fold(0.0, f64::max)
+    let (mut distance, mut norm) = (0.0, 0.0);
+    for ((name, (shape, values)), (other_name, (other_shape, others))) in a.iter().zip(b) {
+        assert_eq!((name, shape), (other_name, other_shape));
+        for (&value, &other) in values.iter().zip(others) {
+            distance += (f64::from(value) - f64::from(other)).powi(2);
+            norm += f64::from(other).powi(2);
+        }
+    }
+    assert_eq!(a.len(), b.len());
+    (distance / norm).sqrt()
 }
 
 fn check(kernel: &str) {

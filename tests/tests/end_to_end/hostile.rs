@@ -78,7 +78,10 @@ fn push_for_another_agents_assignment_and_a_repeated_push_do_not_count() {
     agents[0].push(&trains[0], 1e-3).unwrap();
     assert!(matches!(agents[0].outcome(trains[0].assignment).unwrap(), PushOutcome::Accepted { .. }));
     agents[0].push(&trains[0], 1e-3).unwrap();
-    assert!(matches!(agents[0].outcome(trains[0].assignment).unwrap(), PushOutcome::Accepted { .. }), "acknowledged again");
+    assert!(
+        matches!(agents[0].outcome(trains[0].assignment).unwrap(), PushOutcome::Accepted { .. }),
+        "acknowledged again"
+    );
     assert!(cluster.weights(job).unwrap() == before, "the round is still open");
     agents[1].push(&trains[1], 1e-3).unwrap();
     assert!(matches!(agents[1].outcome(trains[1].assignment).unwrap(), PushOutcome::Accepted { .. }));

@@ -56,7 +56,9 @@ fn hub_peaks_at_three_models_and_16_mib_per_agent() {
         for result in all_done {
             result.unwrap();
         }
-        cluster.wait_until(job, "the end", |view| view.progress.as_ref().is_some_and(|progress| progress.version == 2)).unwrap();
+        cluster
+            .wait_until(job, "the end", |view| view.progress.as_ref().is_some_and(|progress| progress.version == 2))
+            .unwrap();
         let peak = cluster.hub.peak_memory_bytes().unwrap();
         let allowed = 3 * MODEL_BYTES + agents * 16 * MIB;
         println!("{agents} agents: peak {} MiB of {} MiB", peak / MIB, allowed / MIB);

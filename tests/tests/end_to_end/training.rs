@@ -87,7 +87,9 @@ fn interrupt_ends_both_programs_cleanly_in_mid_job() {
     cluster.add_agent("a").unwrap();
     cluster.add_agent("b").unwrap();
     let job = cluster.submit("lenet", &job("bsp", "", "epochs = 50")).unwrap();
-    cluster.wait_until(job, "some steps", |view| view.progress.as_ref().is_some_and(|progress| progress.version > 10)).unwrap();
+    cluster
+        .wait_until(job, "some steps", |view| view.progress.as_ref().is_some_and(|progress| progress.version > 10))
+        .unwrap();
     let agent = cluster.agents.get_mut("a").unwrap();
     agent.interrupt().unwrap();
     assert_eq!(agent.exit_code(Duration::from_secs(5)).unwrap(), Some(0), "{}", agent.output());

@@ -286,7 +286,8 @@ fn static_uses_measured_ratings_or_else_cores_for_all() {
 #[test]
 fn shares_that_the_job_gives_come_before_ratings() {
     let point = vec![CalibrationPoint { samples: 32, step_s: 0.1 }];
-    let start = Batching::Dynamic { controller: Controller::Deadline, dead_band: 0.03, gain: 1.0, start: Start::Static };
+    let start =
+        Batching::Dynamic { controller: Controller::Deadline, dead_band: 0.03, gain: 1.0, start: Start::Static };
     for batching in [Batching::Static, start] {
         let mut batcher = Batcher::new(batching, 64, (1, 64));
         for (agent, share) in [(0, 7.0), (1, 16.0), (2, 41.0)] {

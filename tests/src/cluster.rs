@@ -136,6 +136,9 @@ impl Drop for Process {
     }
 }
 
+/// Tensors by name: shape and values.
+pub type Weights = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
 /// A hub and its agents.
 pub struct Cluster {
     /// The hub's process.
@@ -250,11 +253,11 @@ impl Cluster {
         }
     }
 
-    /// The job's weights by name: shape and values.
+    /// The job's weights.
     ///
     /// # Errors
     /// If there are none or they are not safetensors.
-    pub fn weights(&self, job: u64) -> Result<BTreeMap<String, (Vec<usize>, Vec<f32>)>> {
+    pub fn weights(&self, job: u64) -> Result<Weights> {
         let mut bytes = Vec::new();
         self.client.weights(job)?.read_to_end(&mut bytes)?;
         let file = safetensors::SafeTensors::deserialize(&bytes)?;

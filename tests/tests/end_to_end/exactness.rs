@@ -1,13 +1,9 @@
 //! A BSP step over unequal batches is the step of one process on the union of the samples.
 
-use std::collections::BTreeMap;
-
-use omnilearn_tests::cluster::Cluster;
-
-type Weights = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+use omnilearn_tests::cluster::{Cluster, Weights};
 
 /// Trains `steps` steps of 64 samples on agents with these batches.
-fn train(kernel: &str, batches: &[u32], steps: u32) -> Weights {
+fn train(kernel: &str, (learning_rate, momentum): (f64, f64), batches: &[u32], steps: u32) -> Weights {
     let mut cluster = Cluster::start().unwrap();
     let mut shares = String::new();
     for (index, batch) in batches.iter().enumerate() {
@@ -32,8 +28,8 @@ fn train(kernel: &str, batches: &[u32], steps: u32) -> Weights {
                 [batching.shares]
                 {shares}
                 [optimizer]
-                learning_rate = 0.01
-                momentum = 0.9
+                learning_rate = {learning_rate}
+                momentum = {momentum}
                 weight_decay = 5e-4
                 [stop]
                 steps = {steps}
@@ -69,12 +65,12 @@ fn difference(a: &Weights, b: &Weights) -> f64 {
     (distance / norm).sqrt()
 }
 
-fn check(kernel: &str) {
+fn check(kernel: &str, rates: (f64, f64)) {
     if !super::has_data() {
         return;
     }
     for (steps, tolerance) in [(1, 1e-5), (200, 1e-3)] {
-        let difference = difference(&train(kernel, &[7, 16, 41], steps), &train(kernel, &[64], steps));
+        let difference = difference(&train(kernel, rates, &[7, 16, 41], steps), &train(kernel, rates, &[64], steps));
         println!("{kernel}, {steps} steps: relative difference {difference:.2e}");
         assert!(difference <= tolerance, "{kernel}, {steps} steps: {difference:e} > {tolerance:e}");
     }
@@ -82,10 +78,12 @@ fn check(kernel: &str) {
 
 #[test]
 fn lenet_over_batches_of_7_16_and_41_equals_one_process_with_64() {
-    check("lenet");
+    // In another grouping of samples, rounding differs in the last bit, and now and then an input of a ReLU falls on the other
+    // side of zero: with any framework. At larger rates LeNet leaves its first plateau within 200 steps and multiplies that.
+    check("lenet", (0.01, 0.0));
 }
 
 #[test]
 fn mlp_over_batches_of_7_16_and_41_equals_one_process_with_64() {
-    check("mlp");
+    check("mlp", (0.05, 0.9));
 }

@@ -19,6 +19,9 @@ const LEVEL_DECAY: f64 = 0.7;
 /// Steps in a row that must be off, in the same direction, for a change point; and by how much, at least.
 const CHANGE_STEPS: usize = 3;
 const CHANGE_RATIO: f64 = 1.25;
+/// How long these steps must have taken together, in seconds: longer than the 100 ms period in which CPU quotas are handed
+/// out, so that a burst within one period, which many short steps see, is no change.
+const CHANGE_SPAN_S: f64 = 0.15;
 /// Where steps scatter, they must be off by this many times their usual deviation.
 const CHANGE_DEVIATIONS: f64 = 3.0;
 /// Part of a new deviation in the usual one.
@@ -101,7 +104,8 @@ impl Fit {
             return false;
         }
         self.off.push(step);
-        if self.off.len() < CHANGE_STEPS {
+        let span_s: f64 = self.off.iter().map(|step| step.seconds).sum();
+        if self.off.len() < CHANGE_STEPS || span_s < CHANGE_SPAN_S {
             return false;
         }
         self.restart(line);

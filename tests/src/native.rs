@@ -1,7 +1,9 @@
 //! LeNet and ResNet-18 written directly over the agent's tensor operations, without WebAssembly: what the kernels of the same
 //! names are measured against. Parameters come in the kernels' order.
 
-use omnilearn_kernel_host::backend::{BatchNorm, Conv2dOptions, OpResult, Pool2dOptions, TensorBackend, Unary};
+use omnilearn_kernel_host::backend::{
+    BatchNorm, Binary, Conv2dOptions, OpResult, Pool2dOptions, Reduction, TensorBackend, Unary,
+};
 
 const POOL: Pool2dOptions = Pool2dOptions { kernel: [2, 2], stride: [2, 2], padding: [0, 0] };
 
@@ -9,12 +11,29 @@ fn convolution(stride: usize, padding: usize) -> Conv2dOptions {
     Conv2dOptions { stride: [stride; 2], padding: [padding; 2], dilation: [1, 1], groups: 1 }
 }
 
-/// What a training pass returns: the mean loss and the new running statistics.
+/// What a training pass returns, as a kernel does.
 pub struct Pass<T> {
     /// Mean cross entropy, `[1]`.
     pub loss: T,
+    /// Samples whose largest logit is the target's, `[1]`.
+    pub correct: T,
     /// New buffers in the kernel's order; empty for LeNet.
     pub buffers: Vec<T>,
+}
+
+/// Loss and metric of logits `[batch, classes]`.
+fn classify<B: TensorBackend>(
+    backend: &mut B,
+    logits: &B::Tensor,
+    targets: &B::Tensor,
+) -> OpResult<(B::Tensor, B::Tensor)> {
+    let loss = backend.cross_entropy(logits, targets)?;
+    let classes = backend.argmax(logits, 1)?; // [batch, 1]
+    let batch = backend.shape(targets)[0];
+    let classes = backend.reshape(&classes, &[batch])?;
+    let equal = backend.equal(&classes, targets)?;
+    let correct = backend.reduce(Reduction::Sum, &equal, &[])?;
+    Ok((loss, correct))
 }
 
 /// LeNet's loss: images `[batch, 1, 28, 28]`, targets `[batch]`.
@@ -41,7 +60,8 @@ pub fn lenet<B: TensorBackend>(
     let x = backend.linear(&x, w4, Some(b4))?;
     let x = backend.unary(Unary::Relu, &x)?;
     let logits = backend.linear(&x, w5, Some(b5))?; // [batch, classes]
-    Ok(Pass { loss: backend.cross_entropy(&logits, targets)?, buffers: Vec::new() })
+    let (loss, correct) = classify(backend, &logits, targets)?;
+    Ok(Pass { loss, correct, buffers: Vec::new() })
 }
 
 /// Takes a model's tensors one after the other.
@@ -86,7 +106,7 @@ impl<B: TensorBackend> Cursor<'_, B> {
         } else {
             x.clone()
         };
-        let sum = self.backend.binary(omnilearn_kernel_host::backend::Binary::Add, &y, &shortcut)?;
+        let sum = self.backend.binary(Binary::Add, &y, &shortcut)?;
         self.relu(&sum)
     }
 }
@@ -116,6 +136,6 @@ pub fn resnet18<B: TensorBackend>(
     let weight = cursor.parameters.next().expect("the head has a weight");
     let bias = cursor.parameters.next().expect("the head has a bias");
     let logits = cursor.backend.linear(&x, weight, Some(bias))?;
-    let loss = cursor.backend.cross_entropy(&logits, targets)?;
-    Ok(Pass { loss, buffers: cursor.new_buffers })
+    let (loss, correct) = classify(cursor.backend, &logits, targets)?;
+    Ok(Pass { loss, correct, buffers: cursor.new_buffers })
 }

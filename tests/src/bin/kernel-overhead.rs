@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use omnilearn_tests::overhead::{Case, Comparison, compare};
 
 fn main() -> anyhow::Result<ExitCode> {
+    omnilearn_agent::allocator::keep_memory(); // as an agent does
     let json = std::env::args().any(|argument| argument == "--json");
     rayon_free_of_handovers()?;
     let cases = [

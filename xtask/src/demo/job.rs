@@ -145,13 +145,15 @@ impl JobPlan {
         if self.model == Model::Resnet {
             kernel.insert("settings".to_owned(), table([("width", self.width.into())]).into());
         }
-        let mut schedule = table([("warmup_steps", (steps / 10).into())]);
-        if self.mode == Mode::Bsp {
-            // Only where the number of steps is known: asynchronous agents make as many as their batches want.
-            schedule.insert("kind".to_owned(), "cosine".into());
-            schedule.insert("total_steps".to_owned(), (steps * self.epochs).into());
-            schedule.insert("minimum".to_owned(), 0.02.into());
-        }
+        // Asynchronous agents make about as many steps as planned: the more their batches differ, the more. Those past the
+        // plan are made at the minimum, which must not be nothing.
+        let minimum = if self.mode == Mode::Bsp { 0.02 } else { 0.1 };
+        let schedule = table([
+            ("warmup_steps", (steps / 10).into()),
+            ("kind", "cosine".into()),
+            ("total_steps", (steps * self.epochs).into()),
+            ("minimum", minimum.into()),
+        ]);
         let job = table([
             ("name", format!("{}-{}-{}", self.model.kernel(), self.mode.name(), self.policy.name()).into()),
             ("seed", i64::try_from(self.seed).context("the seed is too large")?.into()),
@@ -221,7 +223,7 @@ mod tests {
         let job = parse(&JobPlan { mode: Mode::Asp, ..plan() });
         assert_eq!(job["optimizer"]["learning_rate"].as_float(), Some(0.0125));
         assert_eq!(job["evaluate"]["every_steps"].as_integer(), Some(234));
-        assert!(job["schedule"].get("kind").is_none());
+        assert_eq!(job["schedule"]["total_steps"].as_integer(), Some(4 * 8 * 234));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub enum ClientError {
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The job file.
-    #[error("{}: {cause}", path.display())]
+    #[error("{}", path.display())]
     JobFile {
         /// The file.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum ClientError {
         cause: JobFileError,
     },
     /// A file on this machine.
-    #[error("{what} {}: {cause}", path.display())]
+    #[error("{what} {}", path.display())]
     File {
         /// What for.
         what: &'static str,

@@ -181,6 +181,7 @@ impl Conversation<'_> {
             written = &mut writer => End::Writer(written.unwrap_or_else(|error| error.to_string())),
         };
         self.leave().await;
+        let readable = !matches!(&end, End::Hub(close) if close.code == close_code::SIZE);
         let reason = match end {
             End::Peer => {
                 writer.abort();
@@ -195,8 +196,12 @@ impl Conversation<'_> {
             }
             End::Writer(reason) => reason,
         };
-        // Lets the peer read why, and sends the answer to its close frame.
-        timeout(CLOSE_WAIT, drain(&mut stream)).await.ok();
+        // Lets the peer read why, and sends the answer to its close frame. After a message that is too long the stream is at
+        // its end for us, while the peer may still be writing: closing at once would reset what it has not read.
+        match readable {
+            true => drop(timeout(CLOSE_WAIT, drain(&mut stream)).await),
+            false => tokio::time::sleep(CLOSE_WAIT).await,
+        }
         reason
     }
 

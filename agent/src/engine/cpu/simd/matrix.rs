@@ -1,5 +1,9 @@
 //! Products of matrices, by the `gemm` crate.
 
+/// Products of a matrix multiplication from which on threads share it. A thread that has been woken for less spends more CPU
+/// time on falling asleep again than it takes off the others, and under a quota that time is missing elsewhere.
+const PARALLEL_PRODUCTS: usize = 32 << 20;
+
 /// A matrix seen through a slice: element `(row, column)` is `values[row * row_stride + column * column_stride]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
@@ -52,8 +56,11 @@ impl Product {
         assert!(a.last(m, k) < a.values.len() && b.last(k, n) < b.values.len(), "an operand is too small");
         assert!(out_stride >= n && (m - 1) * out_stride + n <= out.len(), "the result is too small");
         let threads = rayon::current_num_threads();
-        let parallelism =
-            if parallel && threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
+        let parallelism = if parallel && threads > 1 && m * n * k >= PARALLEL_PRODUCTS {
+            gemm::Parallelism::Rayon(threads)
+        } else {
+            gemm::Parallelism::None
+        };
         // SAFETY: the assertions keep every element that the strides reach inside its slice, and rows of `out` do not overlap.
         unsafe {
             gemm::gemm(

@@ -94,7 +94,19 @@ impl Process {
     /// # Errors
     /// If `kill` cannot be run.
     pub fn interrupt(&self) -> Result<()> {
-        let sent = Command::new("kill").args(["-INT", &self.pid().to_string()]).status()?;
+        self.signal("-INT")
+    }
+
+    /// Sends SIGSTOP: the process stays, with its connections open, and does nothing.
+    ///
+    /// # Errors
+    /// If `kill` cannot be run.
+    pub fn freeze(&self) -> Result<()> {
+        self.signal("-STOP")
+    }
+
+    fn signal(&self, signal: &str) -> Result<()> {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status()?;
         ensure!(sent.success(), "cannot signal {}", self.name);
         Ok(())
     }

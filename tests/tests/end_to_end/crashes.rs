@@ -75,9 +75,7 @@ fn frozen_agent_is_given_up_at_the_deadline_and_its_samples_are_issued_again() {
         return;
     }
     let (mut cluster, job) = start();
-    let pid = cluster.agents["b"].pid().to_string();
-    let stopped = std::process::Command::new("kill").args(["-STOP", &pid]).status().unwrap();
-    assert!(stopped.success());
+    cluster.agents["b"].freeze().unwrap();
     cluster.wait_done(job).unwrap();
     let records = cluster.records(job).unwrap();
     assert!(coverage(&records).iter().all(|&count| count == 1), "each position of the epoch exactly once");

@@ -8,13 +8,17 @@ mod memory;
 mod overhead;
 mod training;
 
+use omnilearn_agent::config::default_cache;
+use omnilearn_agent::dataset::{Dataset, DatasetError};
+
 /// Whether Fashion-MNIST is here; otherwise says that the test is skipped.
 fn has_data() -> bool {
-    let place = std::path::Path::new("/usr/share/datasets/fashion-mnist");
-    let cache = omnilearn_agent::config::default_cache().join("datasets/fashion-mnist");
-    let has = place.exists() || cache.exists();
-    if !has {
-        println!("skipped: Fashion-MNIST is not on this machine, `cargo xtask fetch-data fashion-mnist` gets it");
+    match Dataset::open("fashion-mnist", &[], &default_cache()) {
+        Ok(_) => true,
+        Err(missing @ DatasetError::Missing { .. }) => {
+            println!("skipped: {missing}");
+            false
+        }
+        Err(damaged) => panic!("{damaged}"),
     }
-    has
 }

@@ -1,9 +1,13 @@
 //! The cluster harness, native reference models, and end-to-end tests with real processes.
 
 pub mod cluster;
+pub mod layer_rates;
 pub mod native;
 pub mod overhead;
 pub mod scripted;
+pub mod timing;
+pub mod train_step;
+pub mod usage;
 
 use std::path::{Path, PathBuf};
 

@@ -9,7 +9,8 @@ use omnilearn_kernel_host::{Batch, Description, Instance, Kernel, Limits, Mode, 
 use omnilearn_wire::message::{Setting, SettingValue};
 use omnilearn_wire::sampling::SplitMix64;
 
-use crate::native::{self, Pass};
+use crate::native::{self, Forward, Model};
+use crate::timing::median;
 
 /// One comparison to make.
 #[derive(Clone, Copy, Debug)]
@@ -69,13 +70,11 @@ impl Problem {
         flat
     }
 
-    fn native(&self, model: &str) -> OpResult<Vec<f32>> {
+    fn native(&self, model: Model) -> OpResult<Vec<f32>> {
         let leaves = self.leaves();
         let mut engine = self.engine.clone();
-        let Pass { loss, .. } = match model {
-            "lenet" => native::lenet(&mut engine, &leaves, &self.images, &self.targets)?,
-            _ => native::resnet18(&mut engine, &leaves, &self.buffers, &self.images, &self.targets)?,
-        };
+        let Forward { logits, .. } = model.forward(&mut engine, &leaves, &self.buffers, &self.images)?;
+        let (loss, _) = native::classify(&mut engine, &logits, &self.targets)?;
         Ok(self.finish(&leaves, &loss))
     }
 
@@ -99,6 +98,7 @@ impl Problem {
 /// If the kernel is not built or fails.
 pub fn compare(case: &Case) -> Result<Comparison> {
     let engine = Engine::default();
+    let native = if case.model == "lenet" { Model::LeNet } else { Model::ResNet18 };
     let kernel = Kernel::open(&crate::component(case.model)?)?;
     let mut instance = kernel.instantiate(engine.clone(), Limits::default())?;
     let setting = |&(name, value): &(&str, i64)| Setting { name: name.to_owned(), value: SettingValue::Integer(value) };
@@ -126,7 +126,7 @@ pub fn compare(case: &Case) -> Result<Comparison> {
         for turn in 0..2 {
             let through_kernel = (step + turn) % 2 == 1;
             let start = Instant::now();
-            let result = if through_kernel { problem.kernel(&mut instance)? } else { problem.native(case.model)? };
+            let result = if through_kernel { problem.kernel(&mut instance)? } else { problem.native(native)? };
             let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
             results[usize::from(through_kernel)] = result;
             if step >= 2 {
@@ -138,9 +138,4 @@ pub fn compare(case: &Case) -> Result<Comparison> {
     }
     let [native_ms, kernel_ms] = times.map(median);
     Ok(Comparison { native_ms, kernel_ms, gradients_equal, parameters: problem.parameters.len() })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -51,6 +51,15 @@ impl<'a> Call<'a> {
         self.require(self.operands.iter().all(|tensor| tensor.dtype() == DType::F32), || "operands must be f32".into())
     }
 
+    /// Every element of an `i32` tensor of what `name` says is in `0..size`.
+    pub(super) fn in_range(&self, name: &str, indices: &Tensor, size: usize) -> OpResult<()> {
+        let outside = |indices: &[i32]| indices.iter().copied().find(|&index| index < 0 || index as usize >= size);
+        match indices.with_ints(outside) {
+            Some(index) => Err(self.error(format!("{name} {index} is not in 0..{size}"))),
+            None => Ok(()),
+        }
+    }
+
     /// A shape of allowed rank without a zero, whose product is at most `elements_max`: the product.
     pub(super) fn shape(&self, shape: &[usize], elements_max: usize) -> OpResult<usize> {
         self.require((1..=RANK_MAX).contains(&shape.len()), || {

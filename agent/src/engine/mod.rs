@@ -4,19 +4,16 @@
 mod check;
 mod cpu;
 mod ops;
-mod shape;
 mod tensor;
 #[cfg(test)]
 mod tests;
 
-use std::cell::OnceCell;
-use std::num::NonZeroUsize;
-
 use burn::backend::ops::{FloatTensorOps, IntTensorOps};
-use burn::backend::{AutodiffBackend, Dispatch, DispatchAutodiffContext, DispatchDevice, DispatchTensor};
+use burn::backend::{AutodiffBackend, Dispatch, DispatchDevice, DispatchTensor};
 use burn::tensor::{Device, TensorData};
 
 pub use self::tensor::Tensor;
+pub use omnilearn_cpu::enter_pool;
 
 /// Who computes the operators that we have written ourselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,29 +82,8 @@ impl Engine {
     /// Gradients of a loss of one element with respect to every leaf that it depends on.
     pub fn backward(&self, loss: &Tensor) -> Gradients {
         // A loss that no leaf went into has no graph.
-        let tracked = matches!(loss.primitive.autodiff, DispatchAutodiffContext::Enabled(_));
-        Gradients(tracked.then(|| <Dispatch as AutodiffBackend>::backward(loss.primitive.clone())))
+        Gradients(loss.is_tracked().then(|| <Dispatch as AutodiffBackend>::backward(loss.row_major())))
     }
-}
-
-/// Gives the calling thread a pool in which operators share their work, itself one of its `threads`: one thread means no
-/// hand-over at all. The pool lives as long as the thread. A thread that has one keeps it.
-///
-/// # Errors
-/// If the system refuses a thread.
-pub fn enter_pool(threads: NonZeroUsize) -> Result<(), rayon::ThreadPoolBuildError> {
-    thread_local! {
-        static POOL: OnceCell<rayon::ThreadPool> = const { OnceCell::new() };
-    }
-    POOL.with(|pool| {
-        if pool.get().is_none() {
-            let named = |index| format!("olrn-worker-{index}");
-            let builder = rayon::ThreadPoolBuilder::new().num_threads(threads.get()).thread_name(named);
-            let built = builder.use_current_thread().build()?;
-            pool.set(built).expect("was empty above");
-        }
-        Ok(())
-    })
 }
 
 /// What [`Engine::backward`] computed.
@@ -117,6 +93,6 @@ impl Gradients {
     /// Takes the gradient of a leaf. `None` if the loss does not depend on it: the gradient is zero.
     pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
         let gradients = self.0.as_mut()?;
-        <Dispatch as AutodiffBackend>::grad_remove(&leaf.primitive, gradients).map(Tensor::float)
+        <Dispatch as AutodiffBackend>::grad_remove(&leaf.primitive(), gradients).map(Tensor::float)
     }
 }

@@ -4,16 +4,20 @@
 
 use burn::backend::ops::{ActivationOps, BoolTensorOps, FloatTensorOps, IntTensorOps, ModuleOps};
 use burn::backend::{Dispatch, DispatchTensor};
-use burn::tensor::ops::ConvOptions;
+use burn::tensor::ops::ConvOptions as BurnConvOptions;
 use burn::tensor::{BoolDType, FloatDType, IntDType, Shape, Slice};
 use omnilearn_kernel_host::backend::{
     BatchNorm, Binary, Conv2dOptions, DType, OpResult, Pool2dOptions, Reduction, Scalar, TensorBackend, Unary,
 };
 use omnilearn_wire::sampling::SplitMix64;
 
+use omnilearn_cpu::Activation;
+use omnilearn_cpu::conv::preferred_layout;
+use omnilearn_cpu::layout::Layout;
+use omnilearn_cpu::shape::{ConvOptions, ConvShape, PoolOptions, PoolShape};
+
 use super::check::Call;
-use super::cpu::CpuOperators;
-use super::shape::{ConvShape, PoolShape};
+use super::cpu::{Convolution, CpuOperators, Normalisation, Pooling};
 use super::{Engine, Operators, Tensor};
 
 /// What Burn's CPU backend calls its boolean tensors.
@@ -33,6 +37,15 @@ fn unary_name(op: Unary) -> &'static str {
     }
 }
 
+fn arithmetic(op: Binary, a: DispatchTensor, b: DispatchTensor) -> DispatchTensor {
+    match op {
+        Binary::Add => Dispatch::float_add(a, b),
+        Binary::Sub => Dispatch::float_sub(a, b),
+        Binary::Mul => Dispatch::float_mul(a, b),
+        Binary::Div => Dispatch::float_div(a, b),
+    }
+}
+
 fn reshaped(tensor: DispatchTensor, shape: &[usize]) -> DispatchTensor {
     Dispatch::float_reshape(tensor, Shape::from(shape.to_vec()))
 }
@@ -41,12 +54,12 @@ fn reshaped(tensor: DispatchTensor, shape: &[usize]) -> DispatchTensor {
 fn with_rank(tensor: &Tensor, rank: usize) -> DispatchTensor {
     let missing = rank - tensor.shape().len();
     if missing == 0 {
-        return tensor.primitive.clone();
+        return tensor.row_major();
     }
     let shape: Vec<usize> = std::iter::repeat_n(1, missing).chain(tensor.shape().iter().copied()).collect();
     match tensor.dtype() {
-        DType::F32 => reshaped(tensor.primitive.clone(), &shape),
-        DType::I32 => Dispatch::int_reshape(tensor.primitive.clone(), Shape::from(shape)),
+        DType::F32 => reshaped(tensor.row_major(), &shape),
+        DType::I32 => Dispatch::int_reshape(tensor.row_major(), Shape::from(shape)),
     }
 }
 
@@ -65,7 +78,7 @@ impl Engine {
     }
 
     fn optional(&self, tensor: Option<&Tensor>) -> DispatchTensor {
-        tensor.map_or_else(|| self.nothing.clone(), |tensor| tensor.primitive.clone())
+        tensor.map_or_else(|| self.nothing.clone(), Tensor::row_major)
     }
 
     /// Checks the operands of batch normalisation; the number of channels.
@@ -81,6 +94,36 @@ impl Engine {
         call.require(statistics.epsilon >= 0.0, || format!("epsilon {} is negative", statistics.epsilon))?;
         Ok(channels)
     }
+
+    /// Batch normalisation by our operator.
+    fn normalised(
+        &self,
+        x: &Tensor,
+        (mean, variance): (DispatchTensor, DispatchTensor),
+        (gamma, beta): (DispatchTensor, DispatchTensor),
+        epsilon: f32,
+        own_statistics: bool,
+    ) -> Tensor {
+        let layout = x.layout();
+        let shape = x.shape().to_vec();
+        let x = x.primitive();
+        Tensor::deferred(shape, layout, move |activation| {
+            let normalisation = Normalisation { layout, epsilon, own_statistics, activation };
+            let (mean, variance) = (mean.clone(), variance.clone());
+            Dispatch::omnilearn_batch_norm(x.clone(), mean, variance, gamma.clone(), beta.clone(), normalisation)
+        })
+    }
+}
+
+/// A pooling's sizes, checked.
+fn pool_shape(call: &Call<'_>, x: &Tensor, options: Pool2dOptions) -> OpResult<PoolShape> {
+    let Pool2dOptions { kernel, stride, padding } = options;
+    PoolShape::new(x.shape(), PoolOptions { kernel, stride, padding }).map_err(|reason| call.error(reason))
+}
+
+/// A pooling's result.
+fn pooled_image(primitive: DispatchTensor, shape: &PoolShape, layout: Layout) -> Tensor {
+    Tensor::image(primitive, vec![shape.batch, shape.channels, shape.out_height, shape.out_width], layout)
 }
 
 impl TensorBackend for Engine {
@@ -115,8 +158,12 @@ impl TensorBackend for Engine {
 
     fn unary(&mut self, op: Unary, x: &Tensor) -> OpResult<Tensor> {
         Call::new(unary_name(op), &[x]).floats()?;
-        let x = x.primitive.clone();
-        Ok(Tensor::float(match op {
+        if let (Unary::Relu, Some(fused)) = (op, x.fused_relu()) {
+            return Ok(fused);
+        }
+        let operand = x;
+        let x = operand.primitive();
+        Ok(operand.with_value(match op {
             Unary::Neg => Dispatch::float_neg(x),
             Unary::Abs => Dispatch::float_abs(x),
             Unary::Exp => Dispatch::float_exp(x),
@@ -142,13 +189,18 @@ impl TensorBackend for Engine {
         call.floats()?;
         let shape = call.broadcast(a.shape(), b.shape())?;
         self.admit(&call, &shape)?;
-        let (a, b) = (with_rank(a, shape.len()), with_rank(b, shape.len()));
-        Ok(Tensor::float(match op {
-            Binary::Add => Dispatch::float_add(a, b),
-            Binary::Sub => Dispatch::float_sub(a, b),
-            Binary::Mul => Dispatch::float_mul(a, b),
-            Binary::Div => Dispatch::float_div(a, b),
-        }))
+        if a.shape() == b.shape() {
+            // Element by element, in whatever order both lie.
+            let (layout, left, right) = (a.layout(), a.primitive(), b.in_layout(a.layout()));
+            if op == Binary::Add && self.owns() {
+                return Ok(Tensor::deferred(shape, layout, move |activation| match activation {
+                    Activation::None => Dispatch::float_add(left.clone(), right.clone()),
+                    Activation::Relu => Dispatch::omnilearn_add_relu(left.clone(), right.clone()),
+                }));
+            }
+            return Ok(a.with_value(arithmetic(op, left, right)));
+        }
+        Ok(Tensor::float(arithmetic(op, with_rank(a, shape.len()), with_rank(b, shape.len()))))
     }
 
     fn scalar(&mut self, op: Scalar, x: &Tensor) -> OpResult<Tensor> {
@@ -161,8 +213,9 @@ impl TensorBackend for Engine {
         };
         let call = Call::new(name, &operands);
         call.floats()?;
-        let x = x.primitive.clone();
-        Ok(Tensor::float(match op {
+        let operand = x;
+        let x = operand.primitive();
+        Ok(operand.with_value(match op {
             Scalar::Add(value) => Dispatch::float_add_scalar(x, value.into()),
             Scalar::Mul(value) => Dispatch::float_mul_scalar(x, value.into()),
             Scalar::Pow(exponent) => Dispatch::float_powf_scalar(x, exponent.into()),
@@ -201,11 +254,13 @@ impl TensorBackend for Engine {
             format!("the bias needs shape [{outputs}]")
         })?;
         self.admit(&call, &[batch, outputs])?;
-        let (x, weight) = (x.primitive.clone(), weight.primitive.clone());
-        Ok(Tensor::float(if self.owns() {
-            Dispatch::omnilearn_linear(x, weight, self.optional(bias))
-        } else {
-            Dispatch::linear(x, weight, bias.map(|bias| bias.primitive.clone()))
+        let (x, weight) = (x.row_major(), weight.row_major());
+        if !self.owns() {
+            return Ok(Tensor::float(Dispatch::linear(x, weight, bias.map(Tensor::row_major))));
+        }
+        let bias = self.optional(bias);
+        Ok(Tensor::deferred(vec![batch, outputs], Layout::Planes, move |activation| {
+            Dispatch::omnilearn_linear(x.clone(), weight.clone(), bias.clone(), activation)
         }))
     }
 
@@ -219,7 +274,9 @@ impl TensorBackend for Engine {
         let operands: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
         let call = Call::new("conv2d", &operands);
         call.floats()?;
-        let shape = ConvShape::new(x.shape(), weight.shape(), options).map_err(|reason| call.error(reason))?;
+        let Conv2dOptions { stride, padding, dilation, groups } = options;
+        let shape = ConvShape::new(x.shape(), weight.shape(), ConvOptions { stride, padding, dilation, groups })
+            .map_err(|reason| call.error(reason))?;
         let outputs = shape.out_channels;
         call.require(bias.is_none_or(|bias| bias.shape() == [outputs]), || {
             format!("the bias needs shape [{outputs}]")
@@ -227,13 +284,18 @@ impl TensorBackend for Engine {
         self.admit(&call, &[shape.batch, outputs, shape.out_height, shape.out_width])?;
         // The padded input, too, is made.
         self.admit(&call, &[shape.in_channels, shape.padded_height(), shape.padded_width()])?;
-        let (x, weight) = (x.primitive.clone(), weight.primitive.clone());
-        Ok(Tensor::float(if self.owns() {
-            Dispatch::omnilearn_conv2d(x, weight, self.optional(bias), shape)
-        } else {
-            let padding = shape.padding.map(|padding| (padding, padding));
-            let options = ConvOptions { stride: shape.stride, padding, dilation: shape.dilation, groups: shape.groups };
-            Dispatch::conv2d(x, weight, bias.map(|bias| bias.primitive.clone()), options)
+        let weight = weight.row_major();
+        if !self.owns() {
+            let padding = padding.map(|padding| (padding, padding));
+            let options = BurnConvOptions { stride, padding, dilation, groups };
+            return Ok(Tensor::float(Dispatch::conv2d(x.row_major(), weight, bias.map(Tensor::row_major), options)));
+        }
+        let layout = preferred_layout(&shape);
+        let (x, bias) = (x.in_layout(layout), self.optional(bias));
+        let out = vec![shape.batch, outputs, shape.out_height, shape.out_width];
+        Ok(Tensor::deferred(out, layout, move |activation| {
+            let convolution = Convolution { shape, layout, activation };
+            Dispatch::omnilearn_conv2d(x.clone(), weight.clone(), bias.clone(), convolution)
         }))
     }
 
@@ -241,30 +303,27 @@ impl TensorBackend for Engine {
         let operands = [x];
         let call = Call::new("max-pool2d", &operands);
         call.floats()?;
-        let shape = PoolShape::new(x.shape(), options).map_err(|reason| call.error(reason))?;
-        self.admit(&call, &[shape.batch, shape.channels, shape.out_height, shape.out_width])?;
-        let x = x.primitive.clone();
-        Ok(Tensor::float(if self.owns() {
-            Dispatch::omnilearn_max_pool2d(x, shape)
-        } else {
-            Dispatch::max_pool2d(x, shape.kernel, shape.stride, shape.padding, [1, 1], false)
-        }))
+        let shape = pool_shape(&call, x, options)?;
+        if !self.owns() {
+            let PoolShape { kernel, stride, padding, .. } = shape;
+            let out = Dispatch::max_pool2d(x.row_major(), kernel, stride, padding, [1, 1], false);
+            return Ok(Tensor::float(out));
+        }
+        let pooled = Dispatch::omnilearn_max_pool2d(x.primitive(), Pooling { shape, layout: x.layout() });
+        Ok(pooled_image(pooled, &shape, x.layout()))
     }
 
     fn avg_pool2d(&mut self, x: &Tensor, options: Pool2dOptions) -> OpResult<Tensor> {
         let operands = [x];
         let call = Call::new("avg-pool2d", &operands);
         call.floats()?;
-        let shape = PoolShape::new(x.shape(), options).map_err(|reason| call.error(reason))?;
-        self.admit(&call, &[shape.batch, shape.channels, shape.out_height, shape.out_width])?;
-        Ok(Tensor::float(Dispatch::avg_pool2d(
-            x.primitive.clone(),
-            shape.kernel,
-            shape.stride,
-            shape.padding,
-            false,
-            false,
-        )))
+        let shape = pool_shape(&call, x, options)?;
+        if !self.owns() {
+            let PoolShape { kernel, stride, padding, .. } = shape;
+            return Ok(Tensor::float(Dispatch::avg_pool2d(x.row_major(), kernel, stride, padding, false, false)));
+        }
+        let pooled = Dispatch::omnilearn_mean_pool2d(x.primitive(), Pooling { shape, layout: x.layout() });
+        Ok(pooled_image(pooled, &shape, x.layout()))
     }
 
     fn global_avg_pool2d(&mut self, x: &Tensor) -> OpResult<Tensor> {
@@ -272,7 +331,10 @@ impl TensorBackend for Engine {
         let call = Call::new("global-avg-pool2d", &operands);
         call.floats()?;
         let &[batch, channels, height, width] = x.shape() else { return Err(call.error("the input needs rank 4")) };
-        let flat = reshaped(x.primitive.clone(), &[batch, channels, height * width]);
+        if self.owns() {
+            return Ok(Tensor::float(Dispatch::omnilearn_global_mean_pool2d(x.primitive(), x.layout())));
+        }
+        let flat = reshaped(x.row_major(), &[batch, channels, height * width]);
         Ok(Tensor::float(reshaped(Dispatch::float_mean_dim(flat, 2), &[batch, channels])))
     }
 
@@ -288,13 +350,15 @@ impl TensorBackend for Engine {
         call.require((0.0..=1.0).contains(&momentum), || format!("momentum {momentum} is not in 0 to 1"))?;
         let count = x.elements() / channels;
         call.require(count > 1, || "a variance needs more than one element a channel".into())?;
-        let operands = (x.primitive.clone(), statistics.gamma.primitive.clone(), statistics.beta.primitive.clone());
+        let (gamma, beta) = (statistics.gamma.row_major(), statistics.beta.row_major());
         let (out, mean, variance) = if self.owns() {
-            Dispatch::omnilearn_batch_norm(operands.0, operands.1, operands.2, statistics.epsilon)
+            let (mean, variance) = Dispatch::omnilearn_batch_statistics(x.primitive(), x.layout());
+            let given = (mean.clone(), variance.clone());
+            (self.normalised(x, given, (gamma, beta), statistics.epsilon, true), mean, variance)
         } else {
             let normalised =
-                Dispatch::batch_norm_train(operands.0, operands.1, operands.2, f64::from(statistics.epsilon));
-            (normalised.output, normalised.mean, normalised.variance)
+                Dispatch::batch_norm_train(x.row_major(), gamma, beta, f64::from(statistics.epsilon));
+            (Tensor::float(normalised.output), normalised.mean, normalised.variance)
         };
         let unbiased = count as f32 / (count - 1) as f32;
         let running = |running: &Tensor, batch: DispatchTensor, factor: f32| {
@@ -309,21 +373,67 @@ impl TensorBackend for Engine {
         };
         let mean = running(statistics.running_mean, mean, 1.0);
         let variance = running(statistics.running_var, variance, unbiased);
-        Ok([Tensor::float(out), mean, variance])
+        Ok([out, mean, variance])
     }
 
     fn batch_norm_eval(&mut self, x: &Tensor, statistics: BatchNorm<'_, Tensor>) -> OpResult<Tensor> {
         let operands = [x, statistics.gamma, statistics.beta, statistics.running_mean, statistics.running_var];
         let call = Call::new("batch-norm-eval", &operands);
         let channels = Self::check_norm(&call, x, &statistics)?;
+        let BatchNorm { gamma, beta, running_mean, running_var, epsilon } = statistics;
+        // Given statistics are constants to our operator.
+        if self.owns() && !running_mean.is_tracked() && !running_var.is_tracked() {
+            let given = (running_mean.row_major(), running_var.row_major());
+            return Ok(self.normalised(x, given, (gamma.row_major(), beta.row_major()), epsilon, false));
+        }
         // scale = gamma / sqrt(variance + epsilon), out = (x - mean) scale + beta
-        let variance = Dispatch::float_add_scalar(statistics.running_var.primitive.clone(), statistics.epsilon.into());
-        let scale = Dispatch::float_div(statistics.gamma.primitive.clone(), Dispatch::float_sqrt(variance));
+        let variance = Dispatch::float_add_scalar(running_var.row_major(), epsilon.into());
+        let scale = Dispatch::float_div(gamma.row_major(), Dispatch::float_sqrt(variance));
         let shape = channel_shape(x.shape().len(), channels);
-        let centred =
-            Dispatch::float_sub(x.primitive.clone(), reshaped(statistics.running_mean.primitive.clone(), &shape));
+        let centred = Dispatch::float_sub(x.row_major(), reshaped(running_mean.row_major(), &shape));
         let scaled = Dispatch::float_mul(centred, reshaped(scale, &shape));
-        Ok(Tensor::float(Dispatch::float_add(scaled, reshaped(statistics.beta.primitive.clone(), &shape))))
+        Ok(Tensor::float(Dispatch::float_add(scaled, reshaped(beta.row_major(), &shape))))
+    }
+
+    fn layer_norm(&mut self, x: &Tensor, gamma: &Tensor, beta: &Tensor, epsilon: f32) -> OpResult<Tensor> {
+        let operands = [x, gamma, beta];
+        let call = Call::new("layer-norm", &operands);
+        call.floats()?;
+        let features = *x.shape().last().ok_or_else(|| call.error("the input needs a dimension"))?;
+        call.require(gamma.shape() == [features] && beta.shape() == [features], || {
+            format!("scale and shift need shape [{features}]")
+        })?;
+        call.require(epsilon >= 0.0, || format!("epsilon {epsilon} is negative"))?;
+        let (gamma, beta) = (gamma.row_major(), beta.row_major());
+        if self.owns() {
+            return Ok(Tensor::float(Dispatch::omnilearn_layer_norm(x.row_major(), gamma, beta, epsilon)));
+        }
+        let last = x.shape().len() - 1;
+        let x = x.row_major();
+        let centred = Dispatch::float_sub(x.clone(), Dispatch::float_mean_dim(x, last));
+        let variance = Dispatch::float_mean_dim(Dispatch::float_mul(centred.clone(), centred.clone()), last);
+        let deviation = Dispatch::float_sqrt(Dispatch::float_add_scalar(variance, epsilon.into()));
+        let mut row = vec![1; last];
+        row.push(features);
+        let scaled = Dispatch::float_mul(Dispatch::float_div(centred, deviation), reshaped(gamma, &row));
+        Ok(Tensor::float(Dispatch::float_add(scaled, reshaped(beta, &row))))
+    }
+
+    fn embedding(&mut self, table: &Tensor, indices: &Tensor) -> OpResult<Tensor> {
+        let operands = [table, indices];
+        let call = Call::new("embedding", &operands);
+        call.require(table.dtype() == DType::F32 && indices.dtype() == DType::I32, || {
+            "the table must be f32 and the indices i32".into()
+        })?;
+        let &[rows, features] = table.shape() else { return Err(call.error("the table needs rank 2")) };
+        call.in_range("index", indices, rows)?;
+        let shape: Vec<usize> = indices.shape().iter().copied().chain([features]).collect();
+        self.admit(&call, &shape)?;
+        if self.owns() {
+            return Ok(Tensor::float(Dispatch::omnilearn_embedding(table.row_major(), indices.row_major())));
+        }
+        let flat = Dispatch::int_reshape(indices.row_major(), Shape::from(vec![indices.elements()]));
+        Ok(Tensor::float(reshaped(Dispatch::float_select(table.row_major(), 0, flat), &shape)))
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> OpResult<Tensor> {
@@ -332,8 +442,8 @@ impl TensorBackend for Engine {
         let elements = call.shape(shape, usize::MAX)?;
         call.require(elements == x.elements(), || format!("shape {shape:?} has {elements} elements"))?;
         Ok(match x.dtype() {
-            DType::F32 => Tensor::float(reshaped(x.primitive.clone(), shape)),
-            DType::I32 => Tensor::int(Dispatch::int_reshape(x.primitive.clone(), Shape::from(shape.to_vec()))),
+            DType::F32 => Tensor::float(reshaped(x.row_major(), shape)),
+            DType::I32 => Tensor::int(Dispatch::int_reshape(x.row_major(), Shape::from(shape.to_vec()))),
         })
     }
 
@@ -346,8 +456,8 @@ impl TensorBackend for Engine {
             format!("{axes:?} is not a permutation of its dimensions")
         })?;
         Ok(match x.dtype() {
-            DType::F32 => Tensor::float(Dispatch::float_permute(x.primitive.clone(), axes)),
-            DType::I32 => Tensor::int(Dispatch::int_permute(x.primitive.clone(), axes)),
+            DType::F32 => Tensor::float(Dispatch::float_permute(x.row_major(), axes)),
+            DType::I32 => Tensor::int(Dispatch::int_permute(x.row_major(), axes)),
         })
     }
 
@@ -363,8 +473,8 @@ impl TensorBackend for Engine {
         };
         let slices: Vec<Slice> = x.shape().iter().enumerate().map(range).collect();
         Ok(match x.dtype() {
-            DType::F32 => Tensor::float(Dispatch::float_slice(x.primitive.clone(), &slices)),
-            DType::I32 => Tensor::int(Dispatch::int_slice(x.primitive.clone(), &slices)),
+            DType::F32 => Tensor::float(Dispatch::float_slice(x.row_major(), &slices)),
+            DType::I32 => Tensor::int(Dispatch::int_slice(x.row_major(), &slices)),
         })
     }
 
@@ -384,7 +494,7 @@ impl TensorBackend for Engine {
         let total = tensors.iter().try_fold(0usize, |total, tensor| total.checked_add(tensor.shape()[dim]));
         shape[dim] = total.ok_or_else(|| call.error("the result is larger than allowed"))?;
         self.admit(&call, &shape)?;
-        let primitives = tensors.iter().map(|tensor| tensor.primitive.clone()).collect();
+        let primitives = tensors.iter().map(Tensor::row_major).collect();
         Ok(match first.dtype() {
             DType::F32 => Tensor::float(Dispatch::float_cat(primitives, dim)),
             DType::I32 => Tensor::int(Dispatch::int_cat(primitives, dim)),
@@ -400,7 +510,7 @@ impl TensorBackend for Engine {
         let call = Call::new(name, &operands);
         call.floats()?;
         call.require(dims.iter().all(|&dim| dim < x.shape().len()), || format!("there are no dimensions {dims:?}"))?;
-        let mut sum = x.primitive.clone();
+        let mut sum = x.row_major();
         let count: usize = if dims.is_empty() {
             sum = reshaped(Dispatch::float_sum(sum), &[1]);
             x.elements()
@@ -421,7 +531,7 @@ impl TensorBackend for Engine {
         let call = Call::new("max", &operands);
         call.floats()?;
         call.require(dim < x.shape().len(), || format!("there is no dimension {dim}"))?;
-        Ok(Tensor::float(Dispatch::float_max_dim(x.primitive.clone(), dim)))
+        Ok(Tensor::float(Dispatch::float_max_dim(x.row_major(), dim)))
     }
 
     fn argmax(&mut self, x: &Tensor, dim: usize) -> OpResult<Tensor> {
@@ -437,7 +547,7 @@ impl TensorBackend for Engine {
         let call = Call::new("softmax", &operands);
         call.floats()?;
         call.require(dim < x.shape().len(), || format!("there is no dimension {dim}"))?;
-        Ok(Tensor::float(Dispatch::softmax(x.primitive.clone(), dim)))
+        Ok(Tensor::float(Dispatch::softmax(x.row_major(), dim)))
     }
 
     fn log_softmax(&mut self, x: &Tensor, dim: usize) -> OpResult<Tensor> {
@@ -445,7 +555,7 @@ impl TensorBackend for Engine {
         let call = Call::new("log-softmax", &operands);
         call.floats()?;
         call.require(dim < x.shape().len(), || format!("there is no dimension {dim}"))?;
-        Ok(Tensor::float(Dispatch::log_softmax(x.primitive.clone(), dim)))
+        Ok(Tensor::float(Dispatch::log_softmax(x.row_major(), dim)))
     }
 
     fn cross_entropy(&mut self, logits: &Tensor, targets: &Tensor) -> OpResult<Tensor> {
@@ -456,19 +566,15 @@ impl TensorBackend for Engine {
         })?;
         let &[batch, classes] = logits.shape() else { return Err(call.error("logits need rank 2")) };
         call.require(targets.shape() == [batch], || format!("targets need shape [{batch}]"))?;
-        let outside =
-            |targets: &[i32]| targets.iter().copied().find(|&target| target < 0 || target as usize >= classes);
-        if let Some(target) = targets.with_ints(outside) {
-            return Err(call.error(format!("target {target} is not in 0..{classes}")));
-        }
+        call.in_range("target", targets, classes)?;
         if self.owns() {
             return Ok(Tensor::float(Dispatch::omnilearn_cross_entropy(
-                logits.primitive.clone(),
-                targets.primitive.clone(),
+                logits.row_major(),
+                targets.row_major(),
             )));
         }
-        let log_probabilities = Dispatch::log_softmax(logits.primitive.clone(), 1);
-        let index = Dispatch::int_reshape(targets.primitive.clone(), Shape::from(vec![batch, 1]));
+        let log_probabilities = Dispatch::log_softmax(logits.row_major(), 1);
+        let index = Dispatch::int_reshape(targets.row_major(), Shape::from(vec![batch, 1]));
         let sum = Dispatch::float_sum(Dispatch::float_gather(1, log_probabilities, index));
         Ok(Tensor::float(reshaped(Dispatch::float_mul_scalar(sum, (-1.0 / batch as f32).into()), &[1])))
     }
@@ -484,10 +590,7 @@ impl TensorBackend for Engine {
         let fits = (0..rank).all(|other| other == dim || index.shape()[other] <= x.shape()[other]);
         call.require(fits, || format!("the index may exceed self in dimension {dim} only"))?;
         let size = x.shape()[dim];
-        let outside = |index: &[i32]| index.iter().copied().find(|&index| index < 0 || index as usize >= size);
-        if let Some(index) = index.with_ints(outside) {
-            return Err(call.error(format!("index {index} is not in 0..{size}")));
-        }
+        call.in_range("index", index, size)?;
         self.admit(&call, index.shape())?;
         // Burn wants equal sizes in the other dimensions.
         let mut x = x.clone();
@@ -497,8 +600,8 @@ impl TensorBackend for Engine {
             }
         }
         Ok(match x.dtype() {
-            DType::F32 => Tensor::float(Dispatch::float_gather(dim, x.primitive, index.primitive.clone())),
-            DType::I32 => Tensor::int(Dispatch::int_gather(dim, x.primitive, index.primitive.clone())),
+            DType::F32 => Tensor::float(Dispatch::float_gather(dim, x.row_major(), index.row_major())),
+            DType::I32 => Tensor::int(Dispatch::int_gather(dim, x.row_major(), index.row_major())),
         })
     }
 
@@ -546,7 +649,7 @@ impl TensorBackend for Engine {
     fn to_f32(&mut self, x: &Tensor) -> OpResult<Tensor> {
         Ok(match x.dtype() {
             DType::F32 => x.clone(),
-            DType::I32 => Tensor::float(Dispatch::int_into_float(x.primitive.clone(), FloatDType::F32)),
+            DType::I32 => Tensor::float(Dispatch::int_into_float(x.row_major(), FloatDType::F32)),
         })
     }
 
@@ -566,12 +669,12 @@ impl TensorBackend for Engine {
         let mut uniform = || (generator.next_u64() >> 40) as f32 / (1u32 << 24) as f32;
         let mask = (0..x.elements()).map(|_| if uniform() < probability { 0.0 } else { keep }).collect();
         let mask = self.floats(mask, x.shape());
-        Ok(Tensor::float(Dispatch::float_mul(x.primitive.clone(), mask.primitive)))
+        Ok(Tensor::float(Dispatch::float_mul(x.row_major(), mask.row_major())))
     }
 
     fn detach(&mut self, x: &Tensor) -> OpResult<Tensor> {
         Ok(match x.dtype() {
-            DType::F32 => Tensor::float(x.constant()),
+            DType::F32 => x.detached(),
             DType::I32 => x.clone(),
         })
     }

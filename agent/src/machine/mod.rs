@@ -13,7 +13,7 @@ pub use self::process_time::process_cpu_time;
 
 /// How long a quota that was read is believed. It is two orders of magnitude below what a user notices, and a read of three
 /// small files costs microseconds.
-const QUOTA_AGE_MAX: Duration = Duration::from_millis(50);
+pub(crate) const QUOTA_AGE_MAX: Duration = Duration::from_millis(50);
 
 /// Reads what limits this process.
 #[derive(Debug)]

@@ -1,13 +1,14 @@
 //! Gets a machine ready for a job.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use omnilearn_kernel_host::{Kernel, Limits};
 use omnilearn_wire::message::{JobOffer, JobReady, Machine};
 use tracing::{debug, info};
 
 use super::Trainer;
+use super::threads::Threads;
 use crate::config::AgentConfig;
 use crate::dataset::Dataset;
 use crate::engine::{Engine, enter_pool};
@@ -16,8 +17,8 @@ use crate::session::{ComputeFactory, Prepared, Usage};
 
 /// Makes a [`Trainer`] of each job offered.
 pub struct TrainerFactory {
-    probe: Probe,
-    threads: NonZeroUsize,
+    probe: Arc<Probe>,
+    threads: Threads,
     data: Vec<PathBuf>,
     cache: PathBuf,
     memory_max: Option<u64>,
@@ -27,11 +28,10 @@ pub struct TrainerFactory {
 impl TrainerFactory {
     /// A factory for this machine.
     pub fn new(config: &AgentConfig) -> TrainerFactory {
-        let probe = Probe::default();
-        let threads = config.threads.unwrap_or_else(|| probe.threads());
+        let probe = Arc::new(Probe::default());
         TrainerFactory {
+            threads: Threads::new(config.threads, probe.clone()),
             probe,
-            threads,
             data: config.data.clone(),
             cache: config.cache.clone(),
             memory_max: config.memory_max,
@@ -40,7 +40,7 @@ impl TrainerFactory {
     }
 
     fn quota_cores(&self) -> Option<f32> {
-        self.probe.limiting_quota_cores(self.threads).map(|quota_cores| quota_cores as f32)
+        self.probe.limiting_quota_cores(self.threads.now()).map(|quota_cores| quota_cores as f32)
     }
 
     /// Most bytes that a forward pass may hold in tensors. The backward pass needs about as much again for gradients, and
@@ -58,7 +58,7 @@ impl ComputeFactory for TrainerFactory {
             os: std::env::consts::OS.to_owned(),
             cores: u32::try_from(self.probe.cores()).unwrap_or(u32::MAX),
             quota_cores: self.probe.quota_cores().map(|quota_cores| quota_cores as f32),
-            threads: u32::try_from(self.threads.get()).unwrap_or(u32::MAX),
+            threads: u32::try_from(self.threads.now().get()).unwrap_or(u32::MAX),
             memory_bytes: self.memory_max.unwrap_or_else(|| self.probe.memory_bytes()),
             compute_device: self.engine.description().to_owned(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -70,18 +70,21 @@ impl ComputeFactory for TrainerFactory {
     }
 
     fn prepare(&self, offer: &JobOffer, kernel: &[u8]) -> Result<Prepared, String> {
-        enter_pool(self.threads).map_err(|error| format!("cannot start {} compute threads: {error}", self.threads))?;
+        let most = self.threads.most();
+        enter_pool(most).map_err(|error| format!("cannot start {most} compute threads: {error}"))?;
+        self.threads.follow_quota();
         let kernel = Kernel::open_cached(kernel, &self.cache.join("compiled")).map_err(|error| error.to_string())?;
         let dataset = Dataset::open(&offer.dataset, &self.data, &self.cache).map_err(|error| error.to_string())?;
         let tensor_bytes = self.tensor_bytes();
         let engine = self.engine.clone().with_elements_max(usize::try_from(tensor_bytes / 4).unwrap_or(usize::MAX));
         let limits = Limits { tensor_bytes, ..Limits::default() };
-        let mut trainer = Trainer::new(offer, &kernel, dataset, engine, limits)?;
+        let mut trainer =
+            Trainer::new(offer, &kernel, dataset, engine, limits)?.with_threads(self.threads.clone());
         let calibration = trainer
             .calibrate(&offer.calibration_batches, &self.probe, self.quota_cores())
             .map_err(|error| format!("a trial step failed: {error}"))?;
         debug!(points = ?calibration.points, "timed trial steps");
-        info!(job = %offer.job, dataset = %offer.dataset, threads = self.threads.get(), "ready to train");
+        info!(job = %offer.job, dataset = %offer.dataset, threads = self.threads.now().get(), "ready to train");
         let samples = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let ready = JobReady {
             train_samples: samples(trainer.dataset().train().len()),

@@ -4,6 +4,7 @@ mod calibrate;
 mod factory;
 mod parameters;
 mod samples;
+mod threads;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use omnilearn_wire::{Codec, Version};
 
 pub use self::factory::TrainerFactory;
 use self::parameters::{ParameterStream, Parameters};
+use self::threads::Threads;
 use self::samples::{Epochs, input_shape};
 use crate::dataset::{Dataset, Split};
 use crate::engine::{Engine, Tensor};
@@ -50,6 +52,8 @@ pub struct Trainer {
     batches_seen: HashSet<usize>,
     /// A part of the gradient stream.
     chunk: Vec<u8>,
+    /// Whose number of threads is followed, if anyone's.
+    threads: Option<Threads>,
 }
 
 /// A computed gradient, still in tensors.
@@ -61,6 +65,11 @@ struct Gradient {
 }
 
 impl Trainer {
+    /// Uses as many threads as these allow at the time of each step.
+    pub(crate) fn with_threads(self, threads: Threads) -> Trainer {
+        Trainer { threads: Some(threads), ..self }
+    }
+
     /// Opens a kernel for a job, with the parameters that the kernel itself proposes.
     ///
     /// # Errors
@@ -116,6 +125,7 @@ impl Trainer {
             steps: 0,
             batches_seen: HashSet::new(),
             chunk: Vec::new(),
+            threads: None,
         })
     }
 
@@ -261,6 +271,7 @@ impl Compute for Trainer {
         sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<StepReport, ComputeError> {
         self.check_version(work.version)?;
+        self.threads.iter().for_each(Threads::follow_quota);
         let start = Instant::now();
         let samples = self.epochs.samples(&work.spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
         let (inputs, targets) = self.load(self.dataset.train(), &samples)?;
@@ -293,6 +304,7 @@ impl Compute for Trainer {
 
     fn evaluate(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {
         self.check_version(work.version)?;
+        self.threads.iter().for_each(Threads::follow_quota);
         let samples_max = self.dataset.test().len();
         if work.start >= work.end || work.end as usize > samples_max || work.batch == 0 {
             let message = format!(

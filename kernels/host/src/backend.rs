@@ -170,6 +170,17 @@ pub trait TensorBackend: 'static {
     /// See `batch-norm-eval`.
     fn batch_norm_eval(&mut self, x: &Self::Tensor, statistics: BatchNorm<'_, Self::Tensor>) -> OpResult<Self::Tensor>;
 
+    /// See `layer-norm`.
+    fn layer_norm(
+        &mut self,
+        x: &Self::Tensor,
+        gamma: &Self::Tensor,
+        beta: &Self::Tensor,
+        epsilon: f32,
+    ) -> OpResult<Self::Tensor>;
+    /// See `embedding`.
+    fn embedding(&mut self, table: &Self::Tensor, indices: &Self::Tensor) -> OpResult<Self::Tensor>;
+
     /// See `reshape`.
     fn reshape(&mut self, x: &Self::Tensor, shape: &[usize]) -> OpResult<Self::Tensor>;
     /// See `permute`.

@@ -52,6 +52,8 @@ impl TensorBackend for NoTensors {
         global_avg_pool2d(_x: &Infallible) -> Infallible, "global-avg-pool2d";
         batch_norm_train(_x: &Infallible, _statistics: BatchNorm<'_, Infallible>, _momentum: f32) -> [Infallible; 3], "batch-norm-train";
         batch_norm_eval(_x: &Infallible, _statistics: BatchNorm<'_, Infallible>) -> Infallible, "batch-norm-eval";
+        layer_norm(_x: &Infallible, _gamma: &Infallible, _beta: &Infallible, _epsilon: f32) -> Infallible, "layer-norm";
+        embedding(_table: &Infallible, _indices: &Infallible) -> Infallible, "embedding";
         reshape(_x: &Infallible, _shape: &[usize]) -> Infallible, "reshape";
         permute(_x: &Infallible, _axes: &[usize]) -> Infallible, "permute";
         narrow(_x: &Infallible, _dim: usize, _start: usize, _length: usize) -> Infallible, "narrow";

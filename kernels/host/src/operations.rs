@@ -346,6 +346,21 @@ impl<B: TensorBackend> wit::HostTensor for State<B> {
         })
     }
 
+    fn layer_norm(&mut self, x: Tensor, gamma: Tensor, beta: Tensor, epsilon: f32) -> Result<Tensor> {
+        let elements = self.elements(&x)?;
+        self.operate("layer-norm", elements, |backend, handles| {
+            let (gamma, beta) = (&handles.get(&gamma)?.tensor, &handles.get(&beta)?.tensor);
+            Ok(backend.layer_norm(&handles.get(&x)?.tensor, gamma, beta, epsilon)?)
+        })
+    }
+
+    fn embedding(&mut self, table: Tensor, indices: Tensor) -> Result<Tensor> {
+        let elements = sizes::embedding(&self.held(&table)?.shape, &self.held(&indices)?.shape);
+        self.operate("embedding", elements, |backend, handles| {
+            Ok(backend.embedding(&handles.get(&table)?.tensor, &handles.get(&indices)?.tensor)?)
+        })
+    }
+
     fn reshape(&mut self, x: Tensor, shape: Vec<u32>) -> Result<Tensor> {
         let shape = requested_shape("reshape", &shape)?;
         let held = self.held(&x)?;

@@ -31,6 +31,13 @@ pub(crate) fn linear(x: &[usize], weight: &[usize]) -> u64 {
     }
 }
 
+pub(crate) fn embedding(table: &[usize], indices: &[usize]) -> u64 {
+    match table {
+        [_, features] => elements(indices).saturating_mul(*features as u64),
+        _ => 0,
+    }
+}
+
 pub(crate) fn conv2d(x: &[usize], weight: &[usize], options: &Conv2dOptions) -> u64 {
     let (&[batch, _, height, width], &[outputs, _, kernel_height, kernel_width]) = (x, weight) else { return 0 };
     let side = |axis: usize, size: usize, kernel: usize| {

@@ -47,6 +47,7 @@ mod linear;
 mod norm;
 mod pass;
 mod pool;
+mod sequence;
 mod settings;
 
 pub use bindings::exports::omnilearn::kernel::model::{Initializer, Merge, Mode, SettingInfo, SettingValue};
@@ -61,6 +62,7 @@ pub use linear::Linear;
 pub use norm::BatchNorm2d;
 pub use pass::{Dropout, Pass};
 pub use pool::{avg_pool2d, flatten, max_pool2d};
+pub use sequence::{Embedding, LayerNorm};
 #[doc(hidden)]
 pub use settings::help;
 pub use settings::{SettingKind, Settings};
@@ -68,7 +70,7 @@ pub use settings::{SettingKind, Settings};
 /// What most kernels use.
 pub mod prelude {
     pub use crate::{
-        BatchNorm2d, Builder, Classifier, Conv2d, DType, Dropout, Linear, Pass, Tensor, avg_pool2d, export_kernel,
-        flatten, max_pool2d, settings,
+        BatchNorm2d, Builder, Classifier, Conv2d, DType, Dropout, Embedding, LayerNorm, Linear, Pass, Tensor,
+        avg_pool2d, export_kernel, flatten, max_pool2d, settings,
     };
 }

@@ -6,6 +6,7 @@ mod exactness;
 mod hostile;
 mod memory;
 mod overhead;
+mod train_step;
 mod training;
 
 use omnilearn_agent::config::default_cache;

@@ -65,6 +65,18 @@ impl Process {
         }
     }
 
+    /// Whether the process has ended well; `false` while it runs.
+    ///
+    /// # Errors
+    /// When it has failed, with the end of its log.
+    pub(crate) fn has_succeeded(&mut self) -> anyhow::Result<bool> {
+        match self.child.try_wait().with_context(|| format!("looking after {}", self.name))? {
+            None => Ok(false),
+            Some(status) if status.success() => Ok(true),
+            Some(status) => bail!("{} failed ({status}):\n{}", self.name, self.log_tail()),
+        }
+    }
+
     /// Asks the process to end. A child that we have not waited for keeps its id, so this can reach no stranger.
     fn terminate(&mut self) {
         if let Ok(None) = self.child.try_wait()
@@ -131,6 +143,12 @@ fn ending_with_us(command: Command) -> Command {
     }
     let mut wrapped = Command::new("setpriv");
     wrapped.args(ARGUMENTS).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
     wrapped
 }
 

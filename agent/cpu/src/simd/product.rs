@@ -1,0 +1,367 @@
+//! Products of matrices from register tiles.
+//!
+//! A tile of the result is held in registers while one element of `a` after another, repeated in all lanes, is multiplied with
+//! vectors of `b`. So rows of `b` must be contiguous: it is either row-major or has been packed into [`Panels`], strips of columns
+//! as wide as a tile that are read from front to back. `a` may be row-major or transposed.
+
+use macerator::{Simd, with_simd};
+
+use super::{Lanes, MatrixMut, SLACK, lanes, splat, wide_register_file};
+use crate::buffer::Buffer;
+use crate::threads::{for_each, parts};
+
+/// Rows of `b` that are multiplied at once: a strip of them stays in the first-level cache while the rows of `a` pass.
+const DEPTH: usize = 192;
+
+/// A matrix seen through a slice: element `(row, column)` is `values[row * row_stride + column * column_stride]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    /// Storage.
+    values: &'a [f32],
+    /// Between rows, or columns if transposed; the other stride is 1.
+    stride: usize,
+    transposed: bool,
+    /// From one tile of rows to the next; where it is not packed, what the strides say.
+    tile: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Row-major, rows this far apart.
+    pub(crate) fn rows(values: &'a [f32], stride: usize) -> Matrix<'a> {
+        Matrix { values, stride, transposed: false, tile: tile_rows() * stride }
+    }
+
+    /// The transpose of a row-major matrix, whose rows are this far apart.
+    pub(crate) fn transposed(values: &'a [f32], stride: usize) -> Matrix<'a> {
+        Matrix { values, stride, transposed: true, tile: tile_rows() }
+    }
+
+    /// What is left from this place on.
+    fn from(self, row: usize, column: usize) -> Matrix<'a> {
+        let start = if self.transposed { column * self.stride + row } else { row * self.stride + column };
+        Matrix { values: &self.values[start..], ..self }
+    }
+
+    /// A copy in which a tile lies close together: side by side the elements of its rows if the matrix is transposed, one row after
+    /// another if not.
+    fn packed(self, rows: usize, columns: usize, copy: &mut [f32]) -> Matrix<'_> {
+        if !self.transposed {
+            let stride = DEPTH + SLACK;
+            for (row, copy) in copy.chunks_exact_mut(stride).take(rows).enumerate() {
+                copy[..columns].copy_from_slice(&self.values[row * self.stride..][..columns]);
+            }
+            return Matrix::rows(copy, stride);
+        }
+        let height = tile_rows();
+        for (tile, copy) in copy.chunks_exact_mut(height * columns).take(rows.div_ceil(height)).enumerate() {
+            let first = tile * height;
+            let count = height.min(rows - first);
+            for (column, copy) in copy.chunks_exact_mut(height).enumerate() {
+                copy[..count].copy_from_slice(&self.values[column * self.stride + first..][..count]);
+            }
+        }
+        Matrix { values: copy, stride: height, tile: height * columns, ..self }
+    }
+
+    fn last(&self, rows: usize, columns: usize) -> usize {
+        let (steps, rest) = if self.transposed { (columns, rows) } else { (rows, columns) };
+        (steps - 1) * self.stride + rest - 1
+    }
+}
+
+/// Columns of a strip.
+pub(crate) fn strip_columns() -> usize {
+    strip_vectors() * lanes()
+}
+
+/// Rows of a register tile.
+fn tile_rows() -> usize {
+    if lanes() == 16 { 14 } else { 6 }
+}
+
+/// Vectors in a row of a strip.
+fn strip_vectors() -> usize {
+    if wide_register_file() && lanes() < 16 { 4 } else { 2 }
+}
+
+/// Sizes of a right operand that is packed into strips: strip after strip, each `k` rows of [`strip_columns`] elements.
+/// What reaches past the last column is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Panels {
+    /// Rows.
+    pub(crate) k: usize,
+    /// Columns.
+    pub(crate) n: usize,
+}
+
+impl Panels {
+    /// Elements of all strips.
+    pub(crate) fn elements(&self) -> usize {
+        self.k * self.n.next_multiple_of(strip_columns())
+    }
+
+    /// Packs `source`, `[k, n]`.
+    pub(crate) fn pack(self, source: Matrix<'_>) -> Buffer {
+        let mut packed = Buffer::new(self.elements());
+        let columns = strip_columns();
+        for (strip, packed) in packed.chunks_exact_mut(self.k * columns).enumerate() {
+            let first = strip * columns;
+            let count = columns.min(self.n - first);
+            if source.transposed {
+                pack_transposed(&source.values[first * source.stride..], source.stride, count, packed, columns);
+            } else {
+                for (row, packed) in packed.chunks_exact_mut(columns).enumerate() {
+                    packed[..count].copy_from_slice(&source.values[row * source.stride + first..][..count]);
+                    packed[count..].fill(0.0);
+                }
+            }
+        }
+        packed
+    }
+}
+
+/// `packed[k][j] = source[j][k]` for the `count` first columns, zero for the others.
+fn pack_transposed(source: &[f32], stride: usize, count: usize, packed: &mut [f32], columns: usize) {
+    const BLOCK: usize = 16; // of each row at a time: a line of the cache
+    let rows = packed.len() / columns;
+    for start in (0..rows).step_by(BLOCK) {
+        let end = rows.min(start + BLOCK);
+        for column in 0..columns {
+            if column < count {
+                let values = &source[column * stride + start..column * stride + end];
+                for (row, value) in values.iter().enumerate() {
+                    packed[(start + row) * columns + column] = *value;
+                }
+            } else {
+                (start..end).for_each(|row| packed[row * columns + column] = 0.0);
+            }
+        }
+    }
+}
+
+/// `out = a b`, or `out += a b`: `a` is `[m, k]`, `b` is `[k, n]`, `out` is `[m, n]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a> {
+    /// Left operand.
+    pub(crate) a: Matrix<'a>,
+    /// Length of the sums.
+    pub(crate) k: usize,
+    /// Adds to `out` instead of overwriting it.
+    pub(crate) accumulate: bool,
+}
+
+/// A row-major right operand is packed strip by strip if it is read for at least this many rows of the result, and its rows are
+/// at least this many elements apart: then they fall on the same few sets of the first-level cache.
+const PACK_FROM_ROWS: usize = 28;
+const PACK_FROM_STRIDE: usize = 256;
+
+/// Multiplications that are as much work as an element that comes from memory, for [`parts`].
+const PRODUCTS_PER_ELEMENT: usize = 16;
+
+impl Product<'_> {
+    /// With a right operand that has been packed as [`Panels`] of `k` and `n`.
+    pub(crate) fn with_panels(self, packed: &[f32], out: &mut MatrixMut<'_>) {
+        let n = out.columns();
+        assert!(packed.len() >= Panels { k: self.k, n }.elements(), "the panels are too small");
+        let columns = strip_columns();
+        self.by_depth(out.rows(), |product, start| {
+            for (strip, first) in (0..n).step_by(columns).enumerate() {
+                let packed = &packed[strip * self.k * columns + start * columns..];
+                product.strip(packed, columns, &mut out.part((0, out.rows()), (first, columns.min(n - first))));
+            }
+        });
+    }
+
+    /// With a row-major right operand, rows `stride` apart.
+    pub(crate) fn with_rows(self, b: &[f32], stride: usize, out: &mut MatrixMut<'_>) {
+        let columns = strip_columns();
+        self.by_depth(out.rows(), |product, start| {
+            let whole = out.columns() / lanes() * lanes();
+            let packs = out.rows() >= PACK_FROM_ROWS && stride >= PACK_FROM_STRIDE;
+            for first in (0..whole).step_by(columns) {
+                let count = columns.min(whole - first);
+                let mut out = out.part((0, out.rows()), (first, count));
+                let b = &b[start * stride + first..];
+                if packs {
+                    let packed = Panels { k: product.k, n: count }.pack(Matrix::rows(b, stride));
+                    product.strip(&packed, columns, &mut out);
+                } else {
+                    product.strip(b, stride, &mut out);
+                }
+            }
+            if whole < out.columns() {
+                // The last columns do not fill a vector, which must not read into the next row's end.
+                let count = out.columns() - whole;
+                let source = Matrix::rows(&b[start * stride + whole..], stride);
+                let packed = Panels { k: product.k, n: count }.pack(source);
+                product.strip(&packed, columns, &mut out.part((0, out.rows()), (whole, count)));
+            }
+        });
+    }
+
+    /// [`Product::with_rows`] on all threads, where it is worth waking them.
+    pub(crate) fn shared_with_rows(self, b: &[f32], stride: usize, out: MatrixMut<'_>) {
+        let (m, n) = (out.rows(), out.columns());
+        let work = m * n * self.k / PRODUCTS_PER_ELEMENT;
+        if n >= m {
+            // Strips are left whole.
+            let columns = strip_columns();
+            let range = |(first, count)| (first * columns, n.min((first + count) * columns) - first * columns);
+            let ranges: Vec<(usize, usize)> = parts(n.div_ceil(columns), work).into_iter().map(range).collect();
+            let outs = ranges.iter().zip(out.split_columns(&ranges)).collect();
+            for_each(outs, |(&(first, _), mut out): (&(usize, usize), MatrixMut<'_>)| {
+                self.with_rows(&b[first..], stride, &mut out);
+            });
+        } else {
+            let ranges = parts(m, work);
+            let outs = ranges.iter().zip(out.split_rows(&ranges)).collect();
+            for_each(outs, |(&(first, _), mut out): (&(usize, usize), MatrixMut<'_>)| {
+                Product { a: self.a.from(first, 0), ..self }.with_rows(b, stride, &mut out);
+            });
+        }
+    }
+
+    /// Calls `part(product of some columns of a, first of them)`.
+    fn by_depth(self, m: usize, mut part: impl FnMut(Product<'_>, usize)) {
+        if m == 0 {
+            return;
+        }
+        assert!(self.k > 0 && self.a.last(m, self.k) < self.a.values.len(), "the left operand is too small");
+        let packs = self.a.stride >= PACK_FROM_STRIDE && m >= tile_rows();
+        let mut packed = Buffer::new(if packs { m.next_multiple_of(tile_rows()) * (DEPTH + SLACK) } else { 0 });
+        for start in (0..self.k).step_by(DEPTH) {
+            let k = DEPTH.min(self.k - start);
+            let mut a = self.a.from(0, start);
+            if packs {
+                a = a.packed(m, k, &mut packed);
+            }
+            part(Product { a, k, accumulate: self.accumulate || start > 0 }, start);
+        }
+    }
+
+    /// Columns of the result, no more than a strip has. Rows of `b` have zeros up to the next whole vector.
+    fn strip(self, b: &[f32], b_stride: usize, out: &mut MatrixMut<'_>) {
+        let count = out.columns();
+        let vectors = count.div_ceil(lanes());
+        if count == vectors * lanes() {
+            self.whole_vectors(vectors, b, b_stride, out);
+            return;
+        }
+        let width = vectors * lanes();
+        let mut wide = Buffer::new(out.rows() * width);
+        let mut target = MatrixMut::new(&mut wide, out.rows(), width, width);
+        Product { accumulate: false, ..self }.whole_vectors(vectors, b, b_stride, &mut target);
+        for (row, wide) in wide.chunks_exact(width).enumerate() {
+            for (out, wide) in out.row(row).iter_mut().zip(wide) {
+                *out = if self.accumulate { *out + wide } else { *wide };
+            }
+        }
+    }
+
+    fn whole_vectors(self, vectors: usize, b: &[f32], b_stride: usize, out: &mut MatrixMut<'_>) {
+        assert!((self.k - 1) * b_stride + vectors * lanes() <= b.len(), "the right operand is too small");
+        assert!(vectors * lanes() == out.columns(), "columns are whole vectors");
+        let Product { a, k, accumulate } = self;
+        macro_rules! rows {
+            ($rows:literal, $vectors:literal) => {
+                if a.transposed {
+                    tiles::<$rows, $vectors, true>(a.values, a.stride, a.tile, k, b, b_stride, out, accumulate)
+                } else {
+                    tiles::<$rows, $vectors, false>(a.values, a.stride, a.tile, k, b, b_stride, out, accumulate)
+                }
+            };
+        }
+        match (lanes() == 16, vectors) {
+            (true, 1) => rows!(14, 1),
+            (true, _) => rows!(14, 2),
+            (false, 1) => rows!(6, 1),
+            (false, 2) => rows!(6, 2),
+            (false, 3) => rows!(6, 3),
+            (false, _) => rows!(6, 4),
+        }
+    }
+}
+
+/// All rows of a strip of `VECTORS` vectors, tiles of `ROWS` rows and smaller ones for the rest.
+#[with_simd]
+#[expect(clippy::too_many_arguments, reason = "the sizes of three matrices; a struct would be taken apart again at once")]
+fn tiles<'a, S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    a: &[f32],
+    a_stride: usize,
+    a_tile: usize,
+    k: usize,
+    b: &[f32],
+    b_stride: usize,
+    out: &mut MatrixMut<'a>,
+    accumulate: bool,
+) {
+    let (m, out_stride) = (out.rows(), out.stride());
+    let mut row = 0;
+    macro_rules! tile {
+        ($rows:expr) => {
+            while row + $rows <= m {
+                // SAFETY: `by_depth` and `whole_vectors` have checked that every operand has `m`, `k` and the vectors of a row.
+                unsafe {
+                    let within = row % ROWS * if TRANSPOSED { 1 } else { a_stride };
+                    let a = a.as_ptr().add(row / ROWS * a_tile + within);
+                    let out = out.pointer(row);
+                    tile::<S, { $rows }, VECTORS, TRANSPOSED>(a, a_stride, k, b.as_ptr(), b_stride, out, out_stride, accumulate);
+                }
+                row += $rows;
+            }
+        };
+    }
+    tile!(ROWS);
+    if ROWS > 8 {
+        tile!(8);
+    }
+    tile!(4);
+    tile!(2);
+    tile!(1);
+}
+
+/// # Safety
+/// `a` has `ROWS` rows and `k` columns, `b` has `k` rows of `VECTORS` vectors, and `out` has `ROWS` of them.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "as above")]
+unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    a: *const f32,
+    a_stride: usize,
+    k: usize,
+    b: *const f32,
+    b_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+    accumulate: bool,
+) {
+    let lanes = S::lanes32();
+    let mut sums = [[splat::<S>(0.0); VECTORS]; ROWS];
+    // SAFETY: the caller's promise covers each access.
+    unsafe {
+        if accumulate {
+            for row in 0..ROWS {
+                for vector in 0..VECTORS {
+                    sums[row][vector] = macerator::vload_unaligned(out.add(row * out_stride + vector * lanes));
+                }
+            }
+        }
+        for step in 0..k {
+            let mut vectors: [Lanes<S>; VECTORS] = [splat::<S>(0.0); VECTORS];
+            for vector in 0..VECTORS {
+                vectors[vector] = macerator::vload_unaligned(b.add(step * b_stride + vector * lanes));
+            }
+            for row in 0..ROWS {
+                let at = if TRANSPOSED { step * a_stride + row } else { row * a_stride + step };
+                let value = splat::<S>(*a.add(at));
+                for vector in 0..VECTORS {
+                    sums[row][vector] = vectors[vector].mul_add(value, sums[row][vector]);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                macerator::vstore_unaligned(out.add(row * out_stride + vector * lanes), sums[row][vector]);
+            }
+        }
+    }
+}

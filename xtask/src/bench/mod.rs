@@ -1,0 +1,54 @@
+//! `cargo xtask bench`: what the project claims, measured.
+
+mod cpu;
+mod hl;
+mod overhead;
+
+use clap::Subcommand;
+
+use crate::workspace::Workspace;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Training steps through the WebAssembly component against the same models written natively on Burn
+    Overhead {
+        /// Arguments for the benchmark; `-- --help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+    /// Steps per second and time per epoch at HL1 and HL8, uniform and dynamic, in interleaved repeats
+    Hl(hl::HlArguments),
+    /// Training steps on our CPU operators, on Burn's and on PyTorch, in interleaved rounds of fresh processes
+    Cpu(cpu::CpuArguments),
+}
+
+/// Runs a benchmark.
+///
+/// # Errors
+/// When something does not build or a run fails.
+pub(crate) fn run(workspace: &Workspace, bench: &Bench) -> anyhow::Result<()> {
+    match bench {
+        Bench::Overhead { arguments } => overhead::run(workspace, arguments),
+        Bench::Hl(arguments) => hl::run(workspace, arguments),
+        Bench::Cpu(arguments) => cpu::run(workspace, arguments),
+    }
+}
+
+/// The median of sorted values, of which there is at least one.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[1.0, 2.0, 9.0]), 2.0);
+        assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), 3.0);
+    }
+}

@@ -19,6 +19,12 @@ const LINE: usize = 64;
 #[cfg(target_os = "linux")]
 const HUGE_FROM: usize = 4 << 20;
 
+/// A buffer may be larger than asked for by this part of it.
+const FIT: usize = 1;
+
+/// This part of the most bytes that were ever in use may be kept beyond them, for sizes that are not needed at the same time.
+const SPARE: usize = 4;
+
 /// `f32` storage that goes back to a pool when it is dropped. New buffers hold arbitrary numbers.
 pub struct Buffer {
     memory: Memory,
@@ -200,14 +206,21 @@ fn pool() -> MutexGuard<'static, Pool> {
 
 impl Pool {
     fn take(&mut self, bytes: usize) -> Memory {
-        self.live += bytes;
+        let fits = self.unused.range_mut(bytes..=bytes + bytes / FIT).find(|(_, queue)| !queue.is_empty());
+        let found = fits.and_then(|(_, queue)| queue.pop_back());
+        let size = found.as_ref().map_or(bytes, |(_, memory)| memory.bytes);
+        self.live += size;
         self.peak = self.peak.max(self.live);
-        if let Some((_, memory)) = self.unused.get_mut(&bytes).and_then(VecDeque::pop_back) {
-            self.unused_bytes -= bytes;
-            return memory;
+        match found {
+            Some((_, memory)) => {
+                self.unused_bytes -= size;
+                memory
+            }
+            None => {
+                self.make_room(self.peak + self.peak / SPARE - self.live);
+                Memory::new(bytes)
+            }
         }
-        self.make_room(self.peak - self.live);
-        Memory::new(bytes)
     }
 
     fn give_back(&mut self, memory: Memory) {

@@ -241,6 +241,7 @@ impl PoolShape {
     }
 
     /// Calls `visit(tap, pixel)` for each pixel of the window of an output.
+    #[inline(always)]
     pub fn window(&self, output: usize, mut visit: impl FnMut(usize, usize)) {
         let (row, column) = (output / self.out_width * self.stride[0], output % self.out_width * self.stride[1]);
         for y in 0..self.kernel[0] {

@@ -57,7 +57,12 @@ impl<'a> Matrix<'a> {
             let first = tile * height;
             let count = height.min(rows - first);
             for (column, copy) in copy.chunks_exact_mut(height).enumerate() {
-                copy[..count].copy_from_slice(&self.values[column * self.stride + first..][..count]);
+                let values = &self.values[column * self.stride + first..][..count];
+                match (values.first_chunk::<14>(), copy.first_chunk_mut::<14>()) {
+                    // The usual height, without a call.
+                    (Some(values), Some(copy)) => *copy = *values,
+                    _ => copy[..count].copy_from_slice(values),
+                }
             }
         }
         Matrix { values: copy, stride: height, tile: height * columns, ..self }
@@ -118,6 +123,31 @@ impl Panels {
         }
         packed
     }
+
+    /// Packs a row-major `source`, whose columns are whole vectors, row by row: where rows are far apart, each is read in one go.
+    fn pack_rows(self, source: &[f32], stride: usize, packed: &mut [f32]) {
+        let (lanes, columns) = (lanes(), strip_columns());
+        for row in 0..self.k {
+            let source = &source[row * stride..][..self.n];
+            for (vector, source) in source.chunks_exact(lanes).enumerate() {
+                let at = vector * lanes / columns * self.k * columns + row * columns + vector * lanes % columns;
+                copy_vector(source, &mut packed[at..at + lanes]);
+            }
+        }
+    }
+}
+
+/// Copies a vector's elements. Of known lengths, so that no call is needed.
+#[inline(always)]
+fn copy_vector(source: &[f32], target: &mut [f32]) {
+    let (sources, rest) = source.as_chunks::<4>();
+    let (targets, target_rest) = target.as_chunks_mut::<4>();
+    if let ([a, b, c, d], [e, f, g, h]) = (sources, &mut *targets) {
+        (*e, *f, *g, *h) = (*a, *b, *c, *d);
+        return;
+    }
+    targets.copy_from_slice(sources);
+    target_rest.copy_from_slice(rest);
 }
 
 /// `packed[k][j] = source[j][k]` for the `count` first columns, zero for the others.
@@ -150,10 +180,24 @@ pub(crate) struct Product<'a> {
     pub(crate) accumulate: bool,
 }
 
-/// A row-major right operand is packed strip by strip if it is read for at least this many rows of the result, and its rows are
-/// at least this many elements apart: then they fall on the same few sets of the first-level cache.
+/// Fewest rows of the result for which a right operand is copied to where it is read from best.
 const PACK_FROM_ROWS: usize = 28;
-const PACK_FROM_STRIDE: usize = 256;
+
+/// Whether rows so many elements apart fall on the same few sets of the first-level cache, where they displace each other.
+fn collide(stride: usize) -> bool {
+    stride >= 256 && stride.is_multiple_of(128)
+}
+
+/// Tiles of rows, and strips of columns, that are multiplied with each other while they stay in the second-level cache.
+const BLOCK_TILES: usize = 27;
+const BLOCK_STRIPS: usize = 16;
+
+/// Part of a right operand: rows `stride` apart in strips `strip` apart.
+struct Right<'a> {
+    values: &'a [f32],
+    stride: usize,
+    strip: usize,
+}
 
 /// Multiplications that are as much work as an element that comes from memory, for [`parts`].
 const PRODUCTS_PER_ELEMENT: usize = 16;
@@ -161,42 +205,79 @@ const PRODUCTS_PER_ELEMENT: usize = 16;
 impl Product<'_> {
     /// With a right operand that has been packed as [`Panels`] of `k` and `n`.
     pub(crate) fn with_panels(self, packed: &[f32], out: &mut MatrixMut<'_>) {
-        let n = out.columns();
-        assert!(packed.len() >= Panels { k: self.k, n }.elements(), "the panels are too small");
+        assert!(packed.len() >= Panels { k: self.k, n: out.columns() }.elements(), "the panels are too small");
+        let strip = self.k * strip_columns();
         let columns = strip_columns();
-        self.by_depth(out.rows(), |product, start| {
-            for (strip, first) in (0..n).step_by(columns).enumerate() {
-                let packed = &packed[strip * self.k * columns + start * columns..];
-                product.strip(packed, columns, &mut out.part((0, out.rows()), (first, columns.min(n - first))));
-            }
+        self.in_blocks(out, |first, (start, _), _, multiply| {
+            let at = first / columns * strip + start * columns;
+            multiply(Right { values: &packed[at..], stride: columns, strip });
         });
     }
 
     /// With a row-major right operand, rows `stride` apart.
     pub(crate) fn with_rows(self, b: &[f32], stride: usize, out: &mut MatrixMut<'_>) {
         let columns = strip_columns();
-        self.by_depth(out.rows(), |product, start| {
-            let whole = out.columns() / lanes() * lanes();
-            let packs = out.rows() >= PACK_FROM_ROWS && stride >= PACK_FROM_STRIDE;
-            for first in (0..whole).step_by(columns) {
-                let count = columns.min(whole - first);
-                let mut out = out.part((0, out.rows()), (first, count));
+        let packs = out.rows() >= PACK_FROM_ROWS && collide(stride);
+        let whole = out.columns() / lanes() * lanes();
+        if whole > 0 {
+            let mut copy = Buffer::new(if packs { DEPTH * BLOCK_STRIPS * columns } else { 0 });
+            let mut out = out.part((0, out.rows()), (0, whole));
+            self.in_blocks(&mut out, |first, (start, k), count, multiply| {
                 let b = &b[start * stride + first..];
                 if packs {
-                    let packed = Panels { k: product.k, n: count }.pack(Matrix::rows(b, stride));
-                    product.strip(&packed, columns, &mut out);
+                    Panels { k, n: count }.pack_rows(b, stride, &mut copy);
+                    multiply(Right { values: &copy, stride: columns, strip: k * columns });
                 } else {
-                    product.strip(b, stride, &mut out);
+                    multiply(Right { values: b, stride, strip: columns });
                 }
+            });
+        }
+        if whole < out.columns() {
+            // The last columns do not fill a vector, which must not read into the next row's end.
+            let count = out.columns() - whole;
+            let packed = Panels { k: self.k, n: count }.pack(Matrix::rows(&b[whole..], stride));
+            self.with_panels(&packed, &mut out.part((0, out.rows()), (whole, count)));
+        }
+    }
+
+    /// Cuts a product into blocks that stay in the caches: calls `block(first column, (first row of the right operand, rows),
+    /// columns, multiply)`, which calls `multiply` with that part of the right operand.
+    fn in_blocks(
+        self,
+        out: &mut MatrixMut<'_>,
+        mut block: impl FnMut(usize, (usize, usize), usize, &mut dyn FnMut(Right<'_>)),
+    ) {
+        let (m, n) = (out.rows(), out.columns());
+        if m == 0 {
+            return;
+        }
+        assert!(self.k > 0 && self.a.last(m, self.k) < self.a.values.len(), "the left operand is too small");
+        let columns = strip_columns();
+        let block_rows = BLOCK_TILES * tile_rows();
+        let packs = m >= tile_rows() && collide(self.a.stride);
+        let copied_rows = m.min(block_rows).next_multiple_of(tile_rows());
+        let mut copy = Buffer::new(if packs { copied_rows * (DEPTH + SLACK) } else { 0 });
+        for first in (0..n).step_by(BLOCK_STRIPS * columns) {
+            let count = (BLOCK_STRIPS * columns).min(n - first);
+            for start in (0..self.k).step_by(DEPTH) {
+                let k = DEPTH.min(self.k - start);
+                let accumulate = self.accumulate || start > 0;
+                block(first, (start, k), count, &mut |right| {
+                    for row in (0..m).step_by(block_rows) {
+                        let rows = block_rows.min(m - row);
+                        let mut a = self.a.from(row, start);
+                        if packs {
+                            a = a.packed(rows, k, &mut copy);
+                        }
+                        for (strip, offset) in (0..count).step_by(columns).enumerate() {
+                            let mut out = out.part((row, rows), (first + offset, columns.min(count - offset)));
+                            let b = &right.values[strip * right.strip..];
+                            Product { a, k, accumulate }.strip(b, right.stride, &mut out);
+                        }
+                    }
+                });
             }
-            if whole < out.columns() {
-                // The last columns do not fill a vector, which must not read into the next row's end.
-                let count = out.columns() - whole;
-                let source = Matrix::rows(&b[start * stride + whole..], stride);
-                let packed = Panels { k: product.k, n: count }.pack(source);
-                product.strip(&packed, columns, &mut out.part((0, out.rows()), (whole, count)));
-            }
-        });
+        }
     }
 
     /// [`Product::with_rows`] on all threads, where it is worth waking them.
@@ -218,24 +299,6 @@ impl Product<'_> {
             for_each(outs, |(&(first, _), mut out): (&(usize, usize), MatrixMut<'_>)| {
                 Product { a: self.a.from(first, 0), ..self }.with_rows(b, stride, &mut out);
             });
-        }
-    }
-
-    /// Calls `part(product of some columns of a, first of them)`.
-    fn by_depth(self, m: usize, mut part: impl FnMut(Product<'_>, usize)) {
-        if m == 0 {
-            return;
-        }
-        assert!(self.k > 0 && self.a.last(m, self.k) < self.a.values.len(), "the left operand is too small");
-        let packs = self.a.stride >= PACK_FROM_STRIDE && m >= tile_rows();
-        let mut packed = Buffer::new(if packs { m.next_multiple_of(tile_rows()) * (DEPTH + SLACK) } else { 0 });
-        for start in (0..self.k).step_by(DEPTH) {
-            let k = DEPTH.min(self.k - start);
-            let mut a = self.a.from(0, start);
-            if packs {
-                a = a.packed(m, k, &mut packed);
-            }
-            part(Product { a, k, accumulate: self.accumulate || start > 0 }, start);
         }
     }
 

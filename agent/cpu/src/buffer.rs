@@ -190,7 +190,7 @@ struct Pool {
     unused_bytes: usize,
     /// Bytes of buffers that are in use.
     live: usize,
-    /// Most bytes that were in use at once: the pool keeps no more than that, with what is in use.
+    /// Most bytes that were in use at once: the pool keeps little more than that, with what is in use.
     peak: usize,
     /// Counts what was given back.
     clock: u64,
@@ -261,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_keeps_no_more_than_was_once_in_use() {
+    fn the_pool_keeps_little_more_than_was_once_in_use() {
         let mut pool = Pool { unused: BTreeMap::new(), unused_bytes: 0, live: 0, peak: 0, clock: 0 };
         for len in [100, 5_000, 3_000, 7_000, 100_000, 200, 90_000] {
             let memory = pool.take(capacity(len));
             pool.give_back(memory);
-            assert!(pool.live + pool.unused_bytes <= pool.peak, "{len}");
+            assert!(pool.live + pool.unused_bytes <= pool.peak + pool.peak / SPARE, "{len}");
         }
         assert_eq!(pool.peak, capacity(100_000));
         pool.make_room(0);

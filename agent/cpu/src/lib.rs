@@ -13,6 +13,8 @@ mod buffer;
 pub mod conv;
 pub mod elementwise;
 pub mod embedding;
+#[cfg(test)]
+mod fixtures;
 pub mod layer_norm;
 pub mod layout;
 pub mod linear;

@@ -167,7 +167,8 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+    // 256 cases, or as many as the variable `PROPTEST_CASES` says.
+    #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
     #[test]
     fn convolution_equals_its_definition(shape in conv_shape(), seed in any::<u64>()) {

@@ -40,31 +40,114 @@ fn network(engine: &mut Engine, leaves: &[Tensor], x: &Tensor, targets: &Tensor)
     engine.cross_entropy(&x, targets)
 }
 
+/// A network whose images lie with their channels last, with everything that may be computed at once or in another layout:
+/// activations, a result that is used with and without its activation, sums of both layouts, a permutation.
+fn wide_network(engine: &mut Engine, leaves: &[Tensor], x: &Tensor, targets: &Tensor) -> OpResult<Tensor> {
+    let statistics = BatchNorm {
+        gamma: &leaves[2],
+        beta: &leaves[3],
+        running_mean: &leaves[3].detached(),
+        running_var: &leaves[2].detached(),
+        epsilon: 1e-3,
+    };
+    let window = Pool2dOptions { kernel: [2; 2], stride: [2; 2], padding: [0; 2] };
+    let y = engine.conv2d(x, &leaves[0], Some(&leaves[1]), conv(1, 1))?;
+    let [y, _, _] = engine.batch_norm_train(&y, statistics, 0.1)?;
+    let activated = engine.unary(Unary::Relu, &y)?;
+    let x = engine.conv2d(&activated, &leaves[4], None, conv(1, 1))?;
+    let x = engine.unary(Unary::Relu, &x)?;
+    let x = engine.binary(Binary::Add, &x, &y)?;
+    let x = engine.unary(Unary::Relu, &x)?;
+    let x = engine.scalar(Scalar::Mul(0.5), &x)?;
+    let turned = engine.permute(&x, &[0, 1, 3, 2])?;
+    let x = engine.binary(Binary::Add, &x, &turned)?;
+    let x = engine.max_pool2d(&x, window)?;
+    let statistics = BatchNorm {
+        gamma: &leaves[2],
+        beta: &leaves[3],
+        running_mean: &engine.full(0.1, &[32])?,
+        running_var: &engine.full(2.0, &[32])?,
+        epsilon: 1e-3,
+    };
+    let x = engine.batch_norm_eval(&x, statistics)?;
+    let depthwise = Conv2dOptions { groups: 32, ..conv(1, 1) };
+    let x = engine.conv2d(&x, &leaves[5], None, depthwise)?;
+    let pooled = engine.avg_pool2d(&x, window)?;
+    let flat = engine.reshape(&pooled, &[x.shape()[0], 32 * 4])?;
+    let wide = engine.linear(&flat, &leaves[6], Some(&leaves[7]))?;
+    let wide = engine.unary(Unary::Relu, &wide)?;
+    let mean = engine.global_avg_pool2d(&x)?;
+    let x = engine.binary(Binary::Add, &wide, &mean)?;
+    let x = engine.layer_norm(&x, &leaves[2], &leaves[3], 1e-3)?;
+    let rows = engine.embedding(&leaves[8], targets)?;
+    let x = engine.binary(Binary::Add, &x, &rows)?;
+    let x = engine.linear(&x, &leaves[9], None)?;
+    engine.cross_entropy(&x, targets)
+}
+
+type Network = fn(&mut Engine, &[Tensor], &Tensor, &Tensor) -> OpResult<Tensor>;
+
+/// Loss and gradients of a network whose parameters have these shapes, for a batch of 6.
+fn differentiated(
+    operators: Operators,
+    network: Network,
+    shapes: &[&[usize]],
+    x: &[usize],
+) -> (f32, Vec<Vec<f32>>) {
+    let mut engine = Engine::cpu(operators);
+    let parameters: Vec<Tensor> =
+        shapes.iter().enumerate().map(|(seed, shape)| uniform(&engine, shape, seed as u64)).collect();
+    let leaves: Vec<Tensor> = parameters.iter().map(|parameter| engine.leaf(parameter)).collect();
+    let x = uniform(&engine, x, 99);
+    let targets = engine.ints(vec![0, 1, 2, 2, 1, 0], &[6]);
+    let loss = network(&mut engine, &leaves, &x, &targets).unwrap();
+    let mut gradients = engine.backward(&loss);
+    let gradients: Vec<Vec<f32>> = leaves.iter().map(|leaf| gradients.take(leaf).unwrap().to_vec()).collect();
+    (loss.to_vec()[0], gradients)
+}
+
 #[test]
 fn our_operators_agree_with_those_of_burn() {
-    let shapes: [&[usize]; 7] = [&[4, 2, 3, 3], &[4], &[4], &[4], &[5, 4, 3, 3], &[45, 3], &[3]];
-    let run = |operators| {
-        let mut engine = Engine::cpu(operators);
-        let parameters: Vec<Tensor> =
-            shapes.iter().enumerate().map(|(seed, shape)| uniform(&engine, shape, seed as u64)).collect();
-        let leaves: Vec<Tensor> = parameters.iter().map(|parameter| engine.leaf(parameter)).collect();
-        let x = uniform(&engine, &[6, 2, 12, 12], 99);
-        let targets = engine.ints(vec![0, 1, 2, 2, 1, 0], &[6]);
-        let loss = network(&mut engine, &leaves, &x, &targets).unwrap();
-        let mut gradients = engine.backward(&loss);
-        let gradients: Vec<Vec<f32>> = leaves.iter().map(|leaf| gradients.take(leaf).unwrap().to_vec()).collect();
-        (loss.to_vec()[0], gradients)
-    };
-    let (own, burn) = (run(Operators::Own), run(Operators::Burn));
-    assert!((own.0 - burn.0).abs() < 1e-5, "{} {}", own.0, burn.0);
-    for (index, (own, burn)) in own.1.iter().zip(&burn.1).enumerate() {
-        let scale = burn.iter().fold(0.0f32, |scale, value| scale.max(value.abs()));
-        // The convolution's bias before a batch norm has a gradient of zero but for rounding.
-        let tolerance = if index == 1 { 1e-5 } else { 1e-4 * scale };
-        for (own, burn) in own.iter().zip(burn) {
-            assert!((own - burn).abs() <= tolerance, "parameter {index}: {own} {burn}");
+    let narrow: [&[usize]; 7] = [&[4, 2, 3, 3], &[4], &[4], &[4], &[5, 4, 3, 3], &[45, 3], &[3]];
+    let wide: [&[usize]; 10] = [
+        &[32, 16, 3, 3],
+        &[32],
+        &[32],
+        &[32],
+        &[32, 32, 3, 3],
+        &[32, 1, 3, 3],
+        &[128, 32],
+        &[32],
+        &[3, 32],
+        &[32, 3],
+    ];
+    let cases: [(Network, &[&[usize]], [usize; 4]); 2] =
+        [(network, &narrow, [6, 2, 12, 12]), (wide_network, &wide, [6, 16, 8, 8])];
+    for (network, shapes, x) in cases {
+        let own = differentiated(Operators::Own, network, shapes, &x);
+        let burn = differentiated(Operators::Burn, network, shapes, &x);
+        assert!((own.0 - burn.0).abs() < 1e-5, "{} {}", own.0, burn.0);
+        for (index, (own, burn)) in own.1.iter().zip(&burn.1).enumerate() {
+            let scale = burn.iter().fold(0.0f32, |scale, value| scale.max(value.abs()));
+            // The convolution's bias before a batch norm has a gradient of zero but for rounding.
+            let tolerance = if index == 1 { 1e-5 } else { 1e-4 * scale };
+            for (own, burn) in own.iter().zip(burn) {
+                assert!((own - burn).abs() <= tolerance, "{} parameters, {index}: {own} {burn}", shapes.len());
+            }
         }
     }
+}
+
+#[test]
+fn a_result_is_the_same_with_and_without_its_activation() {
+    let mut engine = Engine::default();
+    let (x, weight) = (uniform(&engine, &[3, 16, 6, 6], 1), uniform(&engine, &[32, 16, 3, 3], 2));
+    let y = engine.conv2d(&x, &weight, None, conv(1, 1)).unwrap();
+    let activated = engine.unary(Unary::Relu, &y).unwrap().to_vec();
+    let expected: Vec<f32> = y.to_vec().iter().map(|value| value.max(0.0)).collect();
+    assert_eq!(activated, expected);
+    // Once somebody has seen it, it is not computed again.
+    assert_eq!(engine.unary(Unary::Relu, &y).unwrap().to_vec(), expected);
 }
 
 #[test]

@@ -54,6 +54,17 @@ pub struct Trainer {
     chunk: Vec<u8>,
     /// Whose number of threads is followed, if anyone's.
     threads: Option<Threads>,
+    /// Last, so that the tensors above are gone by then.
+    _memory: KeptMemory,
+}
+
+/// The memory that is kept from step to step. It is given back with the job.
+struct KeptMemory;
+
+impl Drop for KeptMemory {
+    fn drop(&mut self) {
+        omnilearn_cpu::release_unused();
+    }
 }
 
 /// A computed gradient, still in tensors.
@@ -126,6 +137,7 @@ impl Trainer {
             batches_seen: HashSet::new(),
             chunk: Vec::new(),
             threads: None,
+            _memory: KeptMemory,
         })
     }
 

@@ -8,15 +8,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use wit_component::ComponentEncoder;
 
+use crate::toolchain::{self, DEBIAN_PACKAGES, output};
+
 /// Crates under `kernels/` that become components of the same name.
 const KERNELS: [&str; 3] = ["mlp", "lenet", "resnet"];
 const TARGET: &str = "wasm32-unknown-unknown";
-/// Debian's Rust, whose standard library comes as source and is built along.
-const DEBIAN_CARGO: &str = "/usr/bin/cargo";
-const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
-const DEBIAN_PACKAGES: [&str; 3] = ["rustc-web", "cargo-web", "rust-web-src"];
-/// Oldest Debian Rust that builds the kernels.
-const DEBIAN_MINOR_MIN: u32 = 95;
 
 /// Builds every kernel into `kernels/target/components/NAME.wasm` and returns those paths. Cargo skips what is unchanged.
 ///
@@ -66,60 +62,18 @@ fn wrap(module: &Path, component: &Path) -> Result<PathBuf> {
 
 /// A cargo that can build for [`TARGET`]: the user's own, if need be after `rustup target add`, or else Debian's.
 fn toolchain() -> Result<Command> {
-    if has_target() || rustup_adds_target() {
-        return Ok(clean(Command::new(tool("CARGO", "cargo"))));
+    if toolchain::has_target(TARGET) || rustup_adds_target() {
+        return Ok(toolchain::own());
     }
-    if !debian_is_there() {
+    if !toolchain::has_debian() {
         install_debian()?;
     }
     debian()
 }
 
-/// The program that cargo says started us, or the one in the path.
-fn tool(variable: &str, name: &str) -> std::ffi::OsString {
-    env::var_os(variable).unwrap_or_else(|| name.into())
-}
-
-/// Runs a program and returns what it printed, if it could be run and succeeded.
-fn output(command: &mut Command) -> Option<String> {
-    let output = command.stderr(Stdio::null()).stdin(Stdio::null()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn has_target() -> bool {
-    output(Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]))
-        .is_some_and(|path| Path::new(&path).exists())
-}
-
 /// Fails at once where there is no rustup, or where it may not fetch.
 fn rustup_adds_target() -> bool {
-    output(Command::new("rustup").args(["target", "add", TARGET])).is_some() && has_target()
-}
-
-/// Takes out of a cargo's environment what is meant for the build of this workspace and not for WebAssembly.
-fn clean(mut command: Command) -> Command {
-    for (name, _) in env::vars_os() {
-        let Some(name) = name.to_str() else { continue };
-        let ours =
-            name.starts_with("CARGO_BUILD_") || name.starts_with("CARGO_TARGET_") || name.starts_with("CARGO_PROFILE_");
-        if ours
-            || matches!(
-                name,
-                "CARGO_ENCODED_RUSTFLAGS" | "RUSTFLAGS" | "RUSTC" | "RUSTC_WRAPPER" | "RUSTC_WORKSPACE_WRAPPER"
-            )
-        {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-fn debian_is_there() -> bool {
-    let minor = output(Command::new(DEBIAN_RUSTC).arg("--version"))
-        .and_then(|version| version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()));
-    let source = output(Command::new(DEBIAN_RUSTC).args(["--print", "sysroot"]))
-        .is_some_and(|sysroot| Path::new(&sysroot).join("lib/rustlib/src/rust/library/std").exists());
-    minor.is_some_and(|minor| minor >= DEBIAN_MINOR_MIN) && source && Path::new(DEBIAN_CARGO).exists()
+    output(Command::new("rustup").args(["target", "add", TARGET])).is_some() && toolchain::has_target(TARGET)
 }
 
 fn install_debian() -> Result<()> {
@@ -140,14 +94,13 @@ fn install_debian() -> Result<()> {
         .stdout(Stdio::null())
         .status()
         .is_ok_and(|status| status.success());
-    if !installed || !debian_is_there() {
+    if !installed || !toolchain::has_debian() {
         bail!("{advice}");
     }
     Ok(())
 }
 
-/// Debian has no prebuilt standard library for the target that goes with this compiler, so it is built from source, for
-/// which a release compiler needs `RUSTC_BOOTSTRAP`; the linker is the one that rustup's toolchain brings.
+/// Debian's cargo; the linker is the one that rustup's toolchain brings.
 fn debian() -> Result<Command> {
     let sysroot =
         output(Command::new("rustc").args(["--print", "sysroot"])).context("could not run `rustc --print sysroot`")?;
@@ -158,11 +111,7 @@ fn debian() -> Result<Command> {
     if !linker.exists() {
         bail!("there is no linker for WebAssembly at {}: install Rust with rustup", linker.display());
     }
-    let mut command = clean(Command::new(DEBIAN_CARGO));
-    command.arg("-Zbuild-std=std,panic_abort");
-    command.env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1");
+    let mut command = toolchain::debian("std,panic_abort");
     command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
-    // Set by `cargo run` for the other toolchain's libraries.
-    command.env_remove("LD_LIBRARY_PATH").env_remove("RUSTUP_TOOLCHAIN");
     Ok(command)
 }

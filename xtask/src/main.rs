@@ -3,10 +3,12 @@
 mod bench;
 mod datasets;
 mod demo;
+mod emulated;
 mod fleet;
 mod interrupt;
 mod kernels;
 mod test_command;
+mod toolchain;
 mod workspace;
 
 use std::process::ExitCode;
@@ -27,7 +29,8 @@ struct Arguments {
 enum Command {
     /// Trains a model with a hub and unequal agents on real images: uniform batches first, then dynamic ones.
     Demo(demo::DemoArguments),
-    /// Runs every test: builds the kernels, then cargo-nextest if it is installed or else `cargo test`, then doc tests.
+    /// Runs every test: builds the kernels, then the CPU operators' tests on other processors by QEMU, doc tests, and the rest
+    /// by cargo-nextest if it is installed or else `cargo test`.
     Test(test_command::TestArguments),
     /// Builds the kernels as WebAssembly components into kernels/target/components.
     Kernels,

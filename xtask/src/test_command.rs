@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::workspace::{Workspace, run as run_command};
-use crate::{datasets, kernels};
+use crate::{datasets, emulated, kernels};
 
 /// What a test writes to standard error, followed by the reason, when something it needs is missing here.
 const SKIPPED: &str = "skipped: ";
@@ -48,6 +48,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> anyhow::R
             || (argument.starts_with("-p") && !argument.starts_with("--"))
     });
     let scope: &[&str] = if selects_package { &[] } else { &["--workspace"] };
+    let skipped = if everything { emulated::test(workspace)? } else { Vec::new() };
+    for reason in &skipped {
+        eprintln!("{SKIPPED}{reason}");
+    }
     if !has_nextest(workspace) {
         let mut command = workspace.cargo();
         command.args(["test", "--no-fail-fast"]).args(scope).args(&arguments.runner_arguments);
@@ -61,11 +65,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> anyhow::R
     let mut command = workspace.cargo();
     let color = if std::io::stderr().is_terminal() { "--color=always" } else { "--color=never" };
     command.args(["nextest", "run", "--no-fail-fast", color]).args(scope).args(&arguments.runner_arguments);
-    run_nextest(command, &workspace.root().join(REPORT))
+    run_nextest(command, &workspace.root().join(REPORT), skipped)
 }
 
-/// Runs nextest with its output shown as it comes; its summary is the last line, after the reasons for skipping.
-fn run_nextest(mut command: Command, report: &Path) -> anyhow::Result<()> {
+/// Runs nextest with its output shown as it comes; its summary is the last line, after the reasons for skipping, these and
+/// the tests' own.
+fn run_nextest(mut command: Command, report: &Path, mut reasons: Vec<String>) -> anyhow::Result<()> {
     if report.exists() {
         fs::remove_file(report).with_context(|| format!("removing {}", report.display()))?;
     }
@@ -82,7 +87,7 @@ fn run_nextest(mut command: Command, report: &Path) -> anyhow::Result<()> {
     }
     let status = child.wait().context("waiting for nextest")?;
     // Without a report, nothing is known of skips, and the tests' own result still stands.
-    let reasons = skip_reasons(&fs::read_to_string(report).unwrap_or_default());
+    reasons.extend(skip_reasons(&fs::read_to_string(report).unwrap_or_default()));
     if !reasons.is_empty() {
         eprintln!("{} not run here:", if reasons.len() == 1 { "one check was" } else { "some checks were" });
         for reason in reasons {

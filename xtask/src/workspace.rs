@@ -46,6 +46,11 @@ impl Workspace {
         command
     }
 
+    /// Where Cargo builds.
+    pub(crate) fn target(&self) -> PathBuf {
+        self.root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    }
+
     /// Builds binaries in the development profile and returns their paths in the order of `binaries`. Cargo shows its
     /// progress on standard error. The whole workspace is selected, so that dependencies get the features that tests and
     /// lints build them with, and are not built twice.
@@ -55,25 +60,37 @@ impl Workspace {
     pub(crate) fn build(&self, binaries: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
         let mut command = self.cargo();
         // With the whole workspace selected, dependencies have the features that they have in tests, and are not built twice.
-        command.args(["build", "--workspace", "--message-format=json-render-diagnostics"]).stdout(Stdio::piped());
+        command.args(["build", "--workspace"]);
         for binary in binaries {
             command.args(["--bin", binary]);
         }
-        let mut child = command.spawn().context("starting cargo")?;
-        let output = child.stdout.take().context("cargo has no output")?;
-        let mut executables = Vec::new();
-        for line in BufReader::new(output).lines() {
-            executables.extend(executable(&line.context("reading cargo's output")?));
-        }
-        if !child.wait().context("waiting for cargo")?.success() {
-            bail!("`cargo build` of {} failed", binaries.join(" and "));
-        }
+        let executables = executables(command)?;
         let find = |binary: &&str| {
             let path = executables.iter().find(|(name, _)| name == binary).map(|(_, path)| path.clone());
             path.with_context(|| format!("cargo built no `{binary}`"))
         };
         binaries.iter().map(find).collect()
     }
+}
+
+/// Runs a cargo that builds something, with its progress on standard error, and returns names and paths of the programs.
+///
+/// # Errors
+/// When the build fails.
+pub(crate) fn executables(mut command: Command) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let shown = format!("{command:?}").replace('"', "");
+    command.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("starting {shown}"))?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut executables = Vec::new();
+    for line in BufReader::new(output).lines() {
+        executables.extend(executable(&line.context("reading cargo's output")?));
+    }
+    let status = child.wait().context("waiting for cargo")?;
+    if !status.success() {
+        bail!("{shown} failed ({status})");
+    }
+    Ok(executables)
 }
 
 /// Name and path of the program that one of Cargo's messages announces.

@@ -119,7 +119,10 @@ impl Memory {
     fn new(bytes: usize) -> Memory {
         #[cfg(target_os = "linux")]
         if bytes >= HUGE_FROM {
-            return Memory { start: huge::map(bytes).unwrap_or_else(|| handle_alloc_error(Memory::layout(bytes))), bytes };
+            return Memory {
+                start: huge::map(bytes).unwrap_or_else(|| handle_alloc_error(Memory::layout(bytes))),
+                bytes,
+            };
         }
         let layout = Memory::layout(bytes);
         // SAFETY: `capacity` is never zero.
@@ -196,8 +199,7 @@ struct Pool {
     clock: u64,
 }
 
-static POOL: Mutex<Pool> =
-    Mutex::new(Pool { unused: BTreeMap::new(), unused_bytes: 0, live: 0, peak: 0, clock: 0 });
+static POOL: Mutex<Pool> = Mutex::new(Pool { unused: BTreeMap::new(), unused_bytes: 0, live: 0, peak: 0, clock: 0 });
 
 fn pool() -> MutexGuard<'static, Pool> {
     // A panic while the pool is locked leaves at worst less memory in it.

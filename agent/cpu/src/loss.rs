@@ -38,12 +38,7 @@ fn exponentials<S: Simd>(row: &mut [f32]) -> (f32, f32) {
 }
 
 /// `(softmax - one-hot) gradient / batch`.
-pub fn cross_entropy_backward(
-    mut probabilities: Buffer,
-    targets: &[i32],
-    classes: usize,
-    gradient: f32,
-) -> Buffer {
+pub fn cross_entropy_backward(mut probabilities: Buffer, targets: &[i32], classes: usize, gradient: f32) -> Buffer {
     let factor = gradient / targets.len() as f32;
     for (row, &target) in probabilities.chunks_exact_mut(classes).zip(targets) {
         row[target as usize] -= 1.0;

@@ -263,6 +263,14 @@ fn results_do_not_depend_on_the_number_of_threads_but_for_rounding() {
     });
 }
 
+#[test]
+fn the_instruction_set_is_the_one_that_is_asked_for() {
+    // Set where a processor is emulated, so that nothing else is tested in its place.
+    if let Ok(expected) = std::env::var("INSTRUCTION_SET") {
+        assert_eq!(instruction_set(), expected);
+    }
+}
+
 fn check_pool(shape: &PoolShape, ties: bool, seed: u64) {
     let mut x = random(shape.planes() * shape.height * shape.width, seed);
     if ties {
@@ -406,9 +414,8 @@ fn check_norm(shape: NormShape, seed: u64) {
     // With statistics that do not depend on the batch, the line's slope.
     let mut found_x = gradient.clone();
     norm::backward(shape, plain, false, &mut found_x);
-    let slope = |index: usize| {
-        f64::from(gradient[index]) * f64::from(gamma[channel_of(index)]) / deviation[channel_of(index)]
-    };
+    let slope =
+        |index: usize| f64::from(gradient[index]) * f64::from(gamma[channel_of(index)]) / deviation[channel_of(index)];
     assert_close(&found_x, &(0..x.len()).map(slope).collect::<Vec<_>>(), "input gradient, given statistics");
     // With an activation, it is the backward pass of the gradient that the activation lets through.
     let mut cut_off = gradient.clone();

@@ -356,8 +356,7 @@ impl TensorBackend for Engine {
             let given = (mean.clone(), variance.clone());
             (self.normalised(x, given, (gamma, beta), statistics.epsilon, true), mean, variance)
         } else {
-            let normalised =
-                Dispatch::batch_norm_train(x.row_major(), gamma, beta, f64::from(statistics.epsilon));
+            let normalised = Dispatch::batch_norm_train(x.row_major(), gamma, beta, f64::from(statistics.epsilon));
             (Tensor::float(normalised.output), normalised.mean, normalised.variance)
         };
         let unbiased = count as f32 / (count - 1) as f32;
@@ -568,10 +567,7 @@ impl TensorBackend for Engine {
         call.require(targets.shape() == [batch], || format!("targets need shape [{batch}]"))?;
         call.in_range("target", targets, classes)?;
         if self.owns() {
-            return Ok(Tensor::float(Dispatch::omnilearn_cross_entropy(
-                logits.row_major(),
-                targets.row_major(),
-            )));
+            return Ok(Tensor::float(Dispatch::omnilearn_cross_entropy(logits.row_major(), targets.row_major())));
         }
         let log_probabilities = Dispatch::log_softmax(logits.row_major(), 1);
         let index = Dispatch::int_reshape(targets.row_major(), Shape::from(vec![batch, 1]));

@@ -88,12 +88,7 @@ fn wide_network(engine: &mut Engine, leaves: &[Tensor], x: &Tensor, targets: &Te
 type Network = fn(&mut Engine, &[Tensor], &Tensor, &Tensor) -> OpResult<Tensor>;
 
 /// Loss and gradients of a network whose parameters have these shapes, for a batch of 6.
-fn differentiated(
-    operators: Operators,
-    network: Network,
-    shapes: &[&[usize]],
-    x: &[usize],
-) -> (f32, Vec<Vec<f32>>) {
+fn differentiated(operators: Operators, network: Network, shapes: &[&[usize]], x: &[usize]) -> (f32, Vec<Vec<f32>>) {
     let mut engine = Engine::cpu(operators);
     let parameters: Vec<Tensor> =
         shapes.iter().enumerate().map(|(seed, shape)| uniform(&engine, shape, seed as u64)).collect();
@@ -109,18 +104,8 @@ fn differentiated(
 #[test]
 fn our_operators_agree_with_those_of_burn() {
     let narrow: [&[usize]; 7] = [&[4, 2, 3, 3], &[4], &[4], &[4], &[5, 4, 3, 3], &[45, 3], &[3]];
-    let wide: [&[usize]; 10] = [
-        &[32, 16, 3, 3],
-        &[32],
-        &[32],
-        &[32],
-        &[32, 32, 3, 3],
-        &[32, 1, 3, 3],
-        &[128, 32],
-        &[32],
-        &[3, 32],
-        &[32, 3],
-    ];
+    let wide: [&[usize]; 10] =
+        [&[32, 16, 3, 3], &[32], &[32], &[32], &[32, 32, 3, 3], &[32, 1, 3, 3], &[128, 32], &[32], &[3, 32], &[32, 3]];
     let cases: [(Network, &[&[usize]], [usize; 4]); 2] =
         [(network, &narrow, [6, 2, 12, 12]), (wide_network, &wide, [6, 16, 8, 8])];
     for (network, shapes, x) in cases {

@@ -78,8 +78,7 @@ impl ComputeFactory for TrainerFactory {
         let tensor_bytes = self.tensor_bytes();
         let engine = self.engine.clone().with_elements_max(usize::try_from(tensor_bytes / 4).unwrap_or(usize::MAX));
         let limits = Limits { tensor_bytes, ..Limits::default() };
-        let mut trainer =
-            Trainer::new(offer, &kernel, dataset, engine, limits)?.with_threads(self.threads.clone());
+        let mut trainer = Trainer::new(offer, &kernel, dataset, engine, limits)?.with_threads(self.threads.clone());
         let calibration = trainer
             .calibrate(&offer.calibration_batches, &self.probe, self.quota_cores())
             .map_err(|error| format!("a trial step failed: {error}"))?;

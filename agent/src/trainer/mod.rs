@@ -4,9 +4,9 @@ mod calibrate;
 mod factory;
 mod parameters;
 mod samples;
-mod threads;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -22,8 +22,8 @@ use omnilearn_wire::{Codec, Version};
 
 pub use self::factory::TrainerFactory;
 use self::parameters::{ParameterStream, Parameters};
-use self::threads::Threads;
 use self::samples::{Epochs, input_shape};
+use self::threads::Threads;
 use crate::dataset::{Dataset, Split};
 use crate::engine::{Engine, Tensor};
 use crate::session::{Compute, ComputeError, Evaluation, ParameterPiece};

@@ -10,10 +10,14 @@ use super::shape::ConvShape;
 /// Fewest output channels for which pixels' channels fill vectors well.
 const CHANNELS_LAST_FROM: usize = 32;
 
+/// Fewest output pixels of a batch for which bringing the weight into another order pays.
+const CHANNELS_LAST_PIXELS: usize = 128;
+
 /// The layout in which this convolution is fastest.
 pub fn preferred_layout(shape: &ConvShape) -> Layout {
     let wide = shape.out_channels >= CHANNELS_LAST_FROM && shape.out_channels.is_multiple_of(16);
-    if wide && (shape.groups == 1 || shape.is_depthwise()) { Layout::ChannelsLast } else { Layout::Planes }
+    let many = shape.batch * shape.out_pixels() >= CHANNELS_LAST_PIXELS;
+    if wide && many && (shape.groups == 1 || shape.is_depthwise()) { Layout::ChannelsLast } else { Layout::Planes }
 }
 
 /// Gradients of input, weight and bias, where wanted.

@@ -1,8 +1,8 @@
 //! Pooling by the mean, over windows and over whole planes.
 
 use crate::buffer::Buffer;
-use crate::layout::Layout;
 use crate::elementwise::sum_plane;
+use crate::layout::Layout;
 use crate::shape::PoolShape;
 use crate::threads::{for_each, parts, split};
 
@@ -83,7 +83,10 @@ pub fn global_mean_backward(layout: Layout, channels: usize, pixels: usize, grad
     for (gradient, out) in gradient.chunks_exact(channels).zip(out.chunks_exact_mut(channels * pixels)) {
         match layout {
             Layout::Planes => {
-                gradient.iter().zip(out.chunks_exact_mut(pixels)).for_each(|(value, plane)| plane.fill(value * inverse));
+                gradient
+                    .iter()
+                    .zip(out.chunks_exact_mut(pixels))
+                    .for_each(|(value, plane)| plane.fill(value * inverse));
             }
             Layout::ChannelsLast => {
                 for pixel in out.chunks_exact_mut(channels) {

@@ -4,10 +4,10 @@
     reason = "the parameter stands for the instruction set that is compiled for"
 )]
 
-use macerator::{Simd, with_simd};
 use crate::buffer::Buffer;
 use crate::shape::PoolShape;
 use crate::threads::{for_each, parts, split};
+use macerator::{Simd, with_simd};
 
 /// Maximum of each window; and the position in the window where it was, row by row, unless [`PoolShape::is_halving`].
 /// Not-a-number wins and stays, so that it is noticed.

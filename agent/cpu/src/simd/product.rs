@@ -200,7 +200,7 @@ struct Right<'a> {
 }
 
 /// Multiplications that are as much work as an element that comes from memory, for [`parts`].
-const PRODUCTS_PER_ELEMENT: usize = 16;
+const PRODUCTS_PER_ELEMENT: usize = 32;
 
 impl Product<'_> {
     /// With a right operand that has been packed as [`Panels`] of `k` and `n`.
@@ -347,7 +347,10 @@ impl Product<'_> {
 
 /// All rows of a strip of `VECTORS` vectors, tiles of `ROWS` rows and smaller ones for the rest.
 #[with_simd]
-#[expect(clippy::too_many_arguments, reason = "the sizes of three matrices; a struct would be taken apart again at once")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the sizes of three matrices; a struct would be taken apart again at once"
+)]
 fn tiles<'a, S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
     a: &[f32],
     a_stride: usize,

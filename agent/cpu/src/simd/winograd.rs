@@ -7,13 +7,19 @@
 
 use macerator::{Simd, with_simd};
 
-use super::{Lanes, MatrixMut, lanes, load, splat, store, strip_columns};
+use super::{Lanes, MatrixMut, SLACK, lanes, load, splat, store, strip_columns};
 
 /// Elements of a transformed tile.
 pub(crate) const POINTS: usize = 16;
 
 /// The place of a pixel that lies in the padding.
 pub(crate) const OUTSIDE: usize = usize::MAX;
+
+/// From one point to the next of transformed tiles with so many elements a point. All points of a tile are written together, and
+/// without a little room between them they would fall on the same set of the cache.
+pub(crate) fn plane(elements: usize) -> usize {
+    elements.next_multiple_of(SLACK) + SLACK
+}
 
 /// Where the tiles of one sample lie: indices of pixels, or [`OUTSIDE`].
 pub(crate) struct TilePlaces {
@@ -42,7 +48,10 @@ impl Tiles {
     /// Asserts that the images have the tiles' pixels, and that there is room for the transformed tiles.
     fn check(&self, image_pixels: usize, per_sample: usize, transformed: usize) {
         assert!(self.channels.is_multiple_of(lanes()), "channels fill vectors");
-        assert!((self.first + self.count).div_ceil(per_sample) * self.pixels <= image_pixels, "the images are too small");
+        assert!(
+            (self.first + self.count).div_ceil(per_sample) * self.pixels <= image_pixels,
+            "the images are too small"
+        );
         assert!(
             self.count * self.channels <= self.plane && POINTS * self.plane <= transformed,
             "the transformed tiles are too small"
@@ -299,7 +308,12 @@ pub(crate) struct Filters {
 impl Filters {
     /// Elements of one strip of transformed filters: for each point, for each step, the strip's columns.
     pub(crate) fn strip(&self) -> usize {
-        POINTS * self.steps * strip_columns()
+        POINTS * self.plane()
+    }
+
+    /// From one point of a strip to the next.
+    pub(crate) fn plane(&self) -> usize {
+        plane(self.steps * strip_columns())
     }
 }
 
@@ -310,8 +324,10 @@ pub(crate) fn transform_filters<S: Simd>(filters: Filters, first: usize, weight:
     let columns = strip_columns();
     assert!(out.len() == filters.strip() && filters.lanes.is_multiple_of(lanes), "a strip");
     let end = filters.lanes.min(first + columns);
-    out.chunks_exact_mut(columns).for_each(|row| row[end - first..].fill(0.0));
-    let mut gathered = [[0.0; super::SLACK]; 9];
+    if end < first + columns {
+        out.fill(0.0);
+    }
+    let mut gathered = [[0.0; SLACK]; 9];
     for step in 0..filters.steps {
         for lane in (first..end).step_by(lanes) {
             for offset in 0..lanes {
@@ -328,7 +344,7 @@ pub(crate) fn transform_filters<S: Simd>(filters: Filters, first: usize, weight:
             }
             let values = transformed::<S, 3, 4>(values, weight_line::<S>);
             for point in 0..POINTS {
-                let at = (point * filters.steps + step) * columns + lane - first;
+                let at = point * filters.plane() + step * columns + lane - first;
                 // SAFETY: the strip's length was checked, and the columns are whole vectors.
                 unsafe { store::<S>(out, at, values[point / 4][point % 4]) };
             }
@@ -340,7 +356,11 @@ pub(crate) fn transform_filters<S: Simd>(filters: Filters, first: usize, weight:
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a>(pub(crate) &'a [&'a [f32]]);
 
-/// `G^T u G` of the sum of `terms`, each `[16, inputs, outputs]`, for the outputs from `first` on: filters `[outputs, inputs, 3, 3]`.
+/// Outputs whose filters are written side by side.
+const FILTERS_TOGETHER: usize = 64;
+
+/// `G^T u G` of the sum of `terms`, each of 16 points of `[inputs, outputs]`, [`plane`] apart, for the outputs from `first` on:
+/// filters `[outputs, inputs, 3, 3]`.
 #[with_simd]
 pub(crate) fn filter_gradients<'a, S: Simd>(
     terms: Terms<'a>,
@@ -351,29 +371,32 @@ pub(crate) fn filter_gradients<'a, S: Simd>(
 ) {
     let lanes = S::lanes32();
     let count = out.len() / (9 * inputs);
-    assert!(terms.0.iter().all(|term| term.len() >= POINTS * inputs * outputs), "the products are too small");
+    let plane = plane(inputs * outputs);
+    assert!(terms.0.iter().all(|term| term.len() >= POINTS * plane), "the products are too small");
     assert!(first + count <= outputs && count.is_multiple_of(lanes), "whole vectors of outputs");
-    let mut gathered = [[0.0; super::SLACK]; 9];
-    for lane in (0..count).step_by(lanes) {
+    let mut gathered = [[0.0; SLACK]; 9];
+    for block in (0..count).step_by(FILTERS_TOGETHER) {
         for input in 0..inputs {
-            let mut values = [[splat::<S>(0.0); 4]; 4];
-            for point in 0..POINTS {
-                let at = (point * inputs + input) * outputs + first + lane;
-                for term in terms.0 {
-                    // SAFETY: checked above.
-                    values[point / 4][point % 4] += unsafe { load::<S>(term, at) };
+            for lane in (block..count.min(block + FILTERS_TOGETHER)).step_by(lanes) {
+                let mut values = [[splat::<S>(0.0); 4]; 4];
+                for point in 0..POINTS {
+                    let at = point * plane + input * outputs + first + lane;
+                    for term in terms.0 {
+                        // SAFETY: checked above.
+                        values[point / 4][point % 4] += unsafe { load::<S>(term, at) };
+                    }
                 }
-            }
-            let values = transformed::<S, 4, 3>(values, weight_gradient_line::<S>);
-            for tap in 0..9 {
-                // SAFETY: a row has as many elements as the longest vector.
-                unsafe { store::<S>(&mut gathered[tap], 0, values[tap / 3][tap % 3]) };
-            }
-            for offset in 0..lanes {
-                let start = ((lane + offset) * inputs + input) * 9;
-                let filter: &mut [f32; 9] = out[start..].first_chunk_mut().expect("a filter");
+                let values = transformed::<S, 4, 3>(values, weight_gradient_line::<S>);
                 for tap in 0..9 {
-                    filter[tap] = gathered[tap][offset];
+                    // SAFETY: a row has as many elements as the longest vector.
+                    unsafe { store::<S>(&mut gathered[tap], 0, values[tap / 3][tap % 3]) };
+                }
+                for offset in 0..lanes {
+                    let start = ((lane + offset) * inputs + input) * 9;
+                    let filter: &mut [f32; 9] = out[start..].first_chunk_mut().expect("a filter");
+                    for tap in 0..9 {
+                        filter[tap] = gathered[tap][offset];
+                    }
                 }
             }
         }

@@ -238,8 +238,7 @@ impl Backward<Flex, 1> for EmbeddingBackward {
         let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
         let (table_sizes, indices) = ops.state;
         if let Some(node) = table_node {
-            let computed =
-                embedding::backward(table_sizes[0], table_sizes[1], indices.storage(), values(&gradient));
+            let computed = embedding::backward(table_sizes[0], table_sizes[1], indices.storage(), values(&gradient));
             gradients.register::<Flex>(node.id, tensor(computed, &table_sizes));
         }
     }
@@ -374,8 +373,7 @@ impl<C: CheckpointStrategy> CpuOperators for Autodiff<Flex, C> {
             gamma.into_primitive().to_contiguous(),
             beta.into_primitive().to_contiguous(),
         );
-        let (mean, variance) =
-            (mean.into_primitive().to_contiguous(), variance.into_primitive().to_contiguous());
+        let (mean, variance) = (mean.into_primitive().to_contiguous(), variance.into_primitive().to_contiguous());
         let statistics = (mean.clone(), variance.clone());
         let out = Flex::omnilearn_batch_norm(x.clone(), mean, variance, gamma.clone(), beta.clone(), normalisation);
         track!(BatchNormBackward, nodes, (x, statistics, gamma, beta, normalisation), out)

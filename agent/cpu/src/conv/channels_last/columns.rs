@@ -94,12 +94,9 @@ fn scatter_add(shape: &ConvShape, rows: &[f32], first: usize, x: &mut [f32]) {
 
 /// The weight as `[taps in, out]`, or its transpose, in strips.
 fn pack(shape: &ConvShape, weight: &[f32], transposed: bool) -> Buffer {
-    let (taps, inputs, outputs) = (shape.kernel[0] * shape.kernel[1], shape.in_channels, shape.out_channels);
-    let sizes = if transposed {
-        Panels { k: outputs, n: window(shape) }
-    } else {
-        Panels { k: window(shape), n: outputs }
-    };
+    let outputs = shape.out_channels;
+    let sizes =
+        if transposed { Panels { k: outputs, n: window(shape) } } else { Panels { k: window(shape), n: outputs } };
     let columns = strip_columns();
     let mut packed = Buffer::new(sizes.elements());
     let strips = parts(sizes.n.div_ceil(columns), 4 * packed.len());
@@ -111,24 +108,48 @@ fn pack(shape: &ConvShape, weight: &[f32], transposed: bool) -> Buffer {
                 strip.fill(0.0);
             }
             if transposed {
-                for (output, row) in strip.chunks_exact_mut(columns).enumerate() {
-                    for (place, value) in (first..first + count).zip(row) {
-                        *value = weight[(output * inputs + place % inputs) * taps + place / inputs];
-                    }
-                }
+                pack_transposed(shape, weight, first, count, strip);
             } else {
-                for column in 0..count {
-                    let filter = &weight[(first + column) * inputs * taps..][..inputs * taps];
-                    for (input, filter) in filter.chunks_exact(taps).enumerate() {
-                        for (tap, value) in filter.iter().enumerate() {
-                            strip[(tap * inputs + input) * columns + column] = *value;
-                        }
-                    }
-                }
+                pack_strip(shape, weight, first, count, strip);
             }
         }
     });
     packed
+}
+
+/// Input channels that are packed at once, so that what is written stays in the first-level cache.
+const INPUTS_TOGETHER: usize = 16;
+
+/// The strip `[taps in, out]` that begins with output channel `first`.
+fn pack_strip(shape: &ConvShape, weight: &[f32], first: usize, count: usize, strip: &mut [f32]) {
+    let (taps, inputs, columns) = (shape.kernel[0] * shape.kernel[1], shape.in_channels, strip_columns());
+    for start in (0..inputs).step_by(INPUTS_TOGETHER) {
+        let together = INPUTS_TOGETHER.min(inputs - start);
+        for column in 0..count {
+            let filters = &weight[((first + column) * inputs + start) * taps..][..together * taps];
+            for (input, filter) in filters.chunks_exact(taps).enumerate() {
+                for (tap, value) in filter.iter().enumerate() {
+                    strip[(tap * inputs + start + input) * columns + column] = *value;
+                }
+            }
+        }
+    }
+}
+
+/// The strip `[out, taps in]` that begins with this place in the window.
+fn pack_transposed(shape: &ConvShape, weight: &[f32], first: usize, count: usize, strip: &mut [f32]) {
+    let (taps, inputs, columns) = (shape.kernel[0] * shape.kernel[1], shape.in_channels, strip_columns());
+    for (filter, row) in weight.chunks_exact(inputs * taps).zip(strip.chunks_exact_mut(columns)) {
+        let (mut tap, mut input) = (first / inputs, first % inputs);
+        let mut row = &mut row[..count];
+        while !row.is_empty() {
+            // The places of one tap.
+            let (values, rest) = row.split_at_mut(row.len().min(inputs - input));
+            let filter = filter[input * taps + tap..].iter().step_by(taps);
+            values.iter_mut().zip(filter).for_each(|(value, weight)| *value = *weight);
+            (tap, input, row) = (tap + 1, 0, rest);
+        }
+    }
 }
 
 /// Multiplications, as work for [`parts`].
@@ -222,6 +243,9 @@ pub(super) fn backward(
     (x_gradient, weight_gradient)
 }
 
+/// Output channels that are unpacked at once.
+const OUTPUTS_TOGETHER: usize = 64;
+
 /// The sum of some `[taps in, out]` as `[out, in, taps]`.
 fn unpack(shape: &ConvShape, sums: &[&[f32]]) -> Buffer {
     let (taps, inputs, outputs) = (shape.kernel[0] * shape.kernel[1], shape.in_channels, shape.out_channels);
@@ -229,11 +253,16 @@ fn unpack(shape: &ConvShape, sums: &[&[f32]]) -> Buffer {
     let ranges = parts(outputs, 4 * out.len() * sums.len());
     for_each(split(&mut out, inputs * taps, &ranges), |(first, out)| {
         let count = out.len() / (inputs * taps);
-        for place in 0..taps * inputs {
-            let (tap, input) = (place / inputs, place % inputs);
-            for output in 0..count {
-                let sum: f32 = sums.iter().map(|sums| sums[place * outputs + first + output]).sum();
-                out[(output * inputs + input) * taps + tap] = sum;
+        // Blocks of outputs whose filters stay in the first-level cache while their inputs are written one after another.
+        for block in (0..count).step_by(OUTPUTS_TOGETHER) {
+            for input in 0..inputs {
+                for tap in 0..taps {
+                    let place = (tap * inputs + input) * outputs + first;
+                    for output in block..count.min(block + OUTPUTS_TOGETHER) {
+                        let sum: f32 = sums.iter().map(|sums| sums[place + output]).sum();
+                        out[(output * inputs + input) * taps + tap] = sum;
+                    }
+                }
             }
         }
     });

@@ -37,13 +37,7 @@ impl Plan {
 }
 
 /// The convolution, plus bias, activated. One group, or depthwise.
-pub fn forward(
-    shape: &ConvShape,
-    x: &[f32],
-    weight: &[f32],
-    bias: Option<&[f32]>,
-    activation: Activation,
-) -> Buffer {
+pub fn forward(shape: &ConvShape, x: &[f32], weight: &[f32], bias: Option<&[f32]>, activation: Activation) -> Buffer {
     match Plan::new(shape) {
         Plan::Winograd => winograd::forward(shape, x, weight, bias, activation),
         Plan::Columns => columns::forward(shape, x, weight, bias, activation),

@@ -9,8 +9,8 @@ use crate::Activation;
 use crate::buffer::Buffer;
 use crate::shape::ConvShape;
 use crate::simd::winograd::{
-    Filters, Images, OUTSIDE, POINTS, Terms, TilePlaces, Tiles, add_input_gradient, filter_gradients, transform_filters,
-    transform_input, transform_output, transform_output_gradient,
+    Filters, Images, OUTSIDE, POINTS, Terms, TilePlaces, Tiles, add_input_gradient, filter_gradients, plane,
+    transform_filters, transform_input, transform_output, transform_output_gradient,
 };
 use crate::simd::{Matrix, MatrixMut, Product, SLACK, strip_columns};
 use crate::threads::{for_each, map, parts, split, threads};
@@ -110,19 +110,25 @@ fn transformed_filters(filters: Filters, weight: &[f32]) -> Buffer {
     transformed
 }
 
-/// All points' products of transformed tiles with transformed filters, from the strip that `columns` begin with.
-fn multiply(tiles: Tiles, left: &[f32], depth: usize, filters: &[f32], out: &mut [f32]) {
-    let columns = strip_columns();
-    let left_plane = tiles.plane / tiles.channels * depth;
-    for (point, out) in out.chunks_exact_mut(tiles.plane).take(POINTS).enumerate() {
-        let a = Matrix::rows(&left[point * left_plane..], depth);
-        let mut out = MatrixMut::new(out, tiles.count, tiles.channels, tiles.channels);
-        for (strip, first) in (0..tiles.channels).step_by(columns).enumerate() {
-            let filters = &filters[(strip * POINTS + point) * depth * columns..][..depth * columns];
-            let mut out = out.part((0, tiles.count), (first, columns.min(tiles.channels - first)));
-            Product { a, k: depth, accumulate: false }.with_panels(filters, &mut out);
+/// All points' products of the tiles `left` with transformed filters, into the tiles `right`. The filters begin with the strip of
+/// the first channel of `right`.
+fn multiply((left, left_values): (Tiles, &[f32]), filters: (Filters, &[f32]), (right, out): (Tiles, &mut [f32])) {
+    let (filters, filter_values) = filters;
+    let (columns, depth) = (strip_columns(), left.channels);
+    for (point, out) in out.chunks_exact_mut(right.plane).take(POINTS).enumerate() {
+        let a = Matrix::rows(&left_values[point * left.plane..], depth);
+        let mut out = MatrixMut::new(out, right.count, right.channels, right.channels);
+        for (strip, first) in (0..right.channels).step_by(columns).enumerate() {
+            let strip = &filter_values[strip * filters.strip() + point * filters.plane()..];
+            let mut out = out.part((0, right.count), (first, columns.min(right.channels - first)));
+            Product { a, k: depth, accumulate: false }.with_panels(strip, &mut out);
         }
     }
+}
+
+/// Room for the transformed tiles of a block.
+fn transformed_tiles(block: usize, channels: usize) -> Buffer {
+    Buffer::new(POINTS * plane(block * channels))
 }
 
 /// Samples and channels that a thread works on.
@@ -175,16 +181,17 @@ pub(super) fn forward(
         let tiles = share.samples.1 * per_sample;
         let x = &x[share.samples.0 * shape.in_elements()..][..share.samples.1 * shape.in_elements()];
         let (first_channel, channels) = share.channels;
-        let filters = &transformed[first_channel / strip_columns() * filters.strip()..];
+        let strips = &transformed[first_channel / strip_columns() * filters.strip()..];
         let bias = bias.map(|bias| &bias[first_channel..first_channel + channels]);
         let block = largest_block(shape, tiles);
-        let (mut left, mut products) = (Buffer::new(POINTS * block * inputs), Buffer::new(POINTS * block * channels));
+        let (mut left, mut products) = (transformed_tiles(block, inputs), transformed_tiles(block, channels));
         for (first, count) in blocks(shape, tiles) {
-            let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: block * channels };
+            let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
             let images = Images { values: x, stride: inputs };
-            transform_input(of(shape.in_pixels(), inputs), &places, images, &mut left);
+            let in_tiles = of(shape.in_pixels(), inputs);
+            transform_input(in_tiles, &places, images, &mut left);
             let tiles = of(shape.out_pixels(), channels);
-            multiply(tiles, &left, inputs, filters, &mut products);
+            multiply((in_tiles, &left), (filters, strips), (tiles, &mut products));
             transform_output(tiles, &places, &products, bias, activation == Activation::Relu, &mut out);
         }
     });
@@ -203,9 +210,9 @@ pub(super) fn backward(
     let filters = wanted.x.then(|| {
         let (inputs, outputs) = (shape.in_channels, shape.out_channels);
         let filters = Filters { steps: outputs, step_stride: 9 * inputs, lanes: inputs, lane_stride: 9 };
-        (filters.strip(), transformed_filters(filters, weight))
+        (filters, transformed_filters(filters, weight))
     });
-    let filters = filters.as_ref().map(|(strip, filters)| (*strip, &filters[..]));
+    let filters = filters.as_ref().map(|(filters, transformed)| (*filters, &transformed[..]));
     let weight_gradient = if shares_channels(shape) {
         if let (Some(x_gradient), Some(filters)) = (&mut x_gradient, filters) {
             work.input_by_channels(filters, x_gradient);
@@ -229,7 +236,7 @@ impl Backward<'_> {
     /// Both gradients of a thread's samples from one transform of the output's gradient.
     fn by_samples(
         &self,
-        filters: Option<(usize, &[f32])>,
+        filters: Option<(Filters, &[f32])>,
         x_gradient: Option<&mut [f32]>,
         weight_wanted: bool,
     ) -> Option<Buffer> {
@@ -247,10 +254,10 @@ impl Backward<'_> {
             let gradient = &self.gradient[first_sample * shape.out_elements()..][..samples * shape.out_elements()];
             let tiles = samples * per_sample;
             let block = largest_block(shape, tiles);
-            let (mut left, mut right) = (Buffer::new(POINTS * block * inputs), Buffer::new(POINTS * block * outputs));
-            let mut sums = weight_wanted.then(|| Buffer::new(POINTS * inputs * outputs));
+            let (mut left, mut right) = (transformed_tiles(block, inputs), transformed_tiles(block, outputs));
+            let mut sums = weight_wanted.then(|| transformed_tiles(inputs, outputs));
             for (first, count) in blocks(shape, tiles) {
-                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: block * channels };
+                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
                 let (in_tiles, out_tiles) = (of(shape.in_pixels(), inputs), of(shape.out_pixels(), outputs));
                 let images = Images { values: gradient, stride: outputs };
                 transform_output_gradient(out_tiles, &self.places, images, &mut right);
@@ -258,8 +265,8 @@ impl Backward<'_> {
                     transform_input(in_tiles, &self.places, Images { values: x, stride: inputs }, &mut left);
                     add_filter_products(in_tiles, &left, out_tiles, &right, first > 0, sums);
                 }
-                if let (Some(out), Some((_, filters))) = (&mut out, filters) {
-                    multiply(in_tiles, &right, outputs, filters, &mut left);
+                if let (Some(out), Some(filters)) = (&mut out, filters) {
+                    multiply((out_tiles, &right), filters, (in_tiles, &mut left));
                     add_input_gradient(in_tiles, &self.places, &left, out);
                 }
             }
@@ -280,23 +287,23 @@ impl Backward<'_> {
     }
 
     /// The input's gradient, a range of input channels for each thread.
-    fn input_by_channels(&self, (strip, filters): (usize, &[f32]), out: &mut [f32]) {
+    fn input_by_channels(&self, (filters, transformed): (Filters, &[f32]), out: &mut [f32]) {
         let shape = self.shape;
         let (inputs, outputs, per_sample) = (shape.in_channels, shape.out_channels, self.places.outputs.len());
         let shares = cut(out, shape.in_pixels(), inputs, &shares(shape, inputs, per_sample));
         for_each(shares, |(share, mut out)| {
             let (first_channel, channels) = share.channels;
-            let filters = &filters[first_channel / strip_columns() * strip..];
+            let strips = &transformed[first_channel / strip_columns() * filters.strip()..];
             let tiles = shape.batch * per_sample;
             let block = largest_block(shape, tiles);
-            let mut right = Buffer::new(POINTS * block * outputs);
-            let mut products = Buffer::new(POINTS * block * channels);
+            let (mut right, mut products) = (transformed_tiles(block, outputs), transformed_tiles(block, channels));
             for (first, count) in blocks(shape, tiles) {
-                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: block * channels };
+                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
                 let images = Images { values: self.gradient, stride: outputs };
-                transform_output_gradient(of(shape.out_pixels(), outputs), &self.places, images, &mut right);
+                let out_tiles = of(shape.out_pixels(), outputs);
+                transform_output_gradient(out_tiles, &self.places, images, &mut right);
                 let tiles = of(shape.in_pixels(), channels);
-                multiply(tiles, &right, outputs, filters, &mut products);
+                multiply((out_tiles, &right), (filters, strips), (tiles, &mut products));
                 add_input_gradient(tiles, &self.places, &products, &mut out);
             }
         });
@@ -312,10 +319,10 @@ impl Backward<'_> {
         for_each(items, |((_, out), &(first_channel, channels)): ((usize, &mut [f32]), &(usize, usize))| {
             let tiles = shape.batch * per_sample;
             let block = largest_block(shape, tiles);
-            let (mut left, mut right) = (Buffer::new(POINTS * block * inputs), Buffer::new(POINTS * block * channels));
-            let mut sums = Buffer::new(POINTS * inputs * channels);
+            let (mut left, mut right) = (transformed_tiles(block, inputs), transformed_tiles(block, channels));
+            let mut sums = transformed_tiles(inputs, channels);
             for (first, count) in blocks(shape, tiles) {
-                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: block * channels };
+                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
                 let (in_tiles, out_tiles) = (of(shape.in_pixels(), inputs), of(shape.out_pixels(), channels));
                 transform_input(in_tiles, &self.places, Images { values: self.x, stride: inputs }, &mut left);
                 let images = Images { values: &self.gradient[first_channel..], stride: outputs };
@@ -328,12 +335,23 @@ impl Backward<'_> {
     }
 }
 
-/// Adds, for each point, the products of the tiles' input and output channels to `sums`, `[16, inputs, outputs]`.
-fn add_filter_products(in_tiles: Tiles, left: &[f32], out_tiles: Tiles, right: &[f32], accumulate: bool, sums: &mut [f32]) {
+/// Adds, for each point, the products of the tiles' input and output channels to `sums`: 16 points of `[inputs, outputs]`.
+fn add_filter_products(
+    in_tiles: Tiles,
+    left: &[f32],
+    out_tiles: Tiles,
+    right: &[f32],
+    accumulate: bool,
+    sums: &mut [f32],
+) {
     let (inputs, outputs) = (in_tiles.channels, out_tiles.channels);
-    for (point, sums) in sums.chunks_exact_mut(inputs * outputs).enumerate() {
+    for (point, sums) in sums.chunks_exact_mut(plane(inputs * outputs)).enumerate() {
         let a = Matrix::transposed(&left[point * in_tiles.plane..], inputs);
         let product = Product { a, k: in_tiles.count, accumulate };
-        product.with_rows(&right[point * out_tiles.plane..], outputs, &mut MatrixMut::new(sums, inputs, outputs, outputs));
+        product.with_rows(
+            &right[point * out_tiles.plane..],
+            outputs,
+            &mut MatrixMut::new(sums, inputs, outputs, outputs),
+        );
     }
 }

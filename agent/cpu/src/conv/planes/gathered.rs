@@ -3,8 +3,8 @@
 use super::{padded_rows, tap_offsets};
 use crate::buffer::Buffer;
 use crate::scratch::copy_rows;
-use crate::simd::{Matrix, MatrixMut, Panels, Product};
 use crate::shape::ConvShape;
+use crate::simd::{Matrix, MatrixMut, Panels, Product};
 
 /// Columns of the gathered matrix.
 const COLUMNS: usize = 256;

@@ -39,13 +39,7 @@ fn work(shape: &ConvShape) -> usize {
 }
 
 /// The convolution, plus bias, activated.
-pub fn forward(
-    shape: &ConvShape,
-    x: &[f32],
-    weight: &[f32],
-    bias: Option<&[f32]>,
-    activation: Activation,
-) -> Buffer {
+pub fn forward(shape: &ConvShape, x: &[f32], weight: &[f32], bias: Option<&[f32]>, activation: Activation) -> Buffer {
     let mut out = Buffer::new(shape.batch * shape.out_elements());
     let outputs = split(&mut out, shape.out_elements(), &parts(shape.batch, work(shape)));
     let plan = Plan::new(shape);

@@ -3,8 +3,8 @@
 use super::{SHIFTED_DOT_BYTES, SHIFTED_WEIGHTS_MAX, padded_rows};
 use crate::buffer::Buffer;
 use crate::scratch::transpose;
-use crate::simd::{Offsets, OuterSums};
 use crate::shape::ConvShape;
+use crate::simd::{Offsets, OuterSums};
 
 /// Whether the weight's gradient is best summed with output channels in vector lanes.
 pub(super) fn suits(shape: &ConvShape) -> bool {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::{SHIFTED_DOT_BYTES, tap_offsets};
 use crate::buffer::Buffer;
 use crate::scratch::{Rows, copy_rows};
-use crate::simd::{LaneSums, Offsets, PackedWeights, SLACK, ShiftedDot, ShiftedSum, Vectors, lanes};
 use crate::shape::ConvShape;
+use crate::simd::{LaneSums, Offsets, PackedWeights, SLACK, ShiftedDot, ShiftedSum, Vectors, lanes};
 
 /// The packed weights of each group.
 pub(super) fn pack_forward(shape: &ConvShape, weight: &[f32]) -> Vec<PackedWeights> {

@@ -41,7 +41,7 @@ pub fn threads() -> usize {
 }
 
 /// Work below which a part is not worth handing to another thread, in multiplications or elements read from memory.
-const PART_MIN: usize = 256 << 10;
+const PART_MIN: usize = 96 << 10;
 
 /// Splits `count` items, which together take about `work` operations, evenly over the threads: (first, number), none empty.
 pub(crate) fn parts(count: usize, work: usize) -> Vec<(usize, usize)> {

@@ -106,9 +106,9 @@ fn our_operators_agree_with_those_of_burn() {
     let narrow: [&[usize]; 7] = [&[4, 2, 3, 3], &[4], &[4], &[4], &[5, 4, 3, 3], &[45, 3], &[3]];
     let wide: [&[usize]; 10] =
         [&[32, 16, 3, 3], &[32], &[32], &[32], &[32, 32, 3, 3], &[32, 1, 3, 3], &[128, 32], &[32], &[3, 32], &[32, 3]];
-    let cases: [(Network, &[&[usize]], [usize; 4]); 2] =
-        [(network, &narrow, [6, 2, 12, 12]), (wide_network, &wide, [6, 16, 8, 8])];
-    for (network, shapes, x) in cases {
+    for (network, shapes, x) in
+        [(network as Network, &narrow[..], [6, 2, 12, 12]), (wide_network as Network, &wide[..], [6, 16, 8, 8])]
+    {
         let own = differentiated(Operators::Own, network, shapes, &x);
         let burn = differentiated(Operators::Burn, network, shapes, &x);
         assert!((own.0 - burn.0).abs() < 1e-5, "{} {}", own.0, burn.0);

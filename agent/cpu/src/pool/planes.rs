@@ -22,8 +22,9 @@ pub(super) fn max_forward(shape: &PoolShape, x: &[f32]) -> (Buffer, Vec<u16>) {
         return (out, Vec::new());
     }
     let mut taps = vec![0u16; shape.planes() * out_pixels];
-    let outputs = split(&mut out, out_pixels, &planes).into_iter().zip(split(&mut taps, out_pixels, &planes)).collect();
-    for_each(outputs, |((first, out), (_, taps)): ((usize, &mut [f32]), (usize, &mut [u16]))| {
+    let taps_of_planes = split(&mut taps, out_pixels, &planes).into_iter().map(|(_, taps)| taps);
+    let outputs = split(&mut out, out_pixels, &planes).into_iter().zip(taps_of_planes).collect();
+    for_each(outputs, |((first, out), taps): ((usize, &mut [f32]), &mut [u16])| {
         let x = x[first * pixels..].chunks_exact(pixels);
         for ((out, taps), x) in out.chunks_exact_mut(out_pixels).zip(taps.chunks_exact_mut(out_pixels)).zip(x) {
             max_plane(shape, x, out, taps);

@@ -200,7 +200,7 @@ struct Right<'a> {
 }
 
 /// Multiplications that are as much work as an element that comes from memory, for [`parts`].
-const PRODUCTS_PER_ELEMENT: usize = 32;
+const PRODUCTS_PER_ELEMENT: usize = 16;
 
 impl Product<'_> {
     /// With a right operand that has been packed as [`Panels`] of `k` and `n`.
@@ -328,9 +328,9 @@ impl Product<'_> {
         macro_rules! rows {
             ($rows:literal, $vectors:literal) => {
                 if a.transposed {
-                    tiles::<$rows, $vectors, true>(a.values, a.stride, a.tile, k, b, b_stride, out, accumulate)
+                    tiles::<$rows, $vectors, true>(a, k, b, b_stride, out, accumulate)
                 } else {
-                    tiles::<$rows, $vectors, false>(a.values, a.stride, a.tile, k, b, b_stride, out, accumulate)
+                    tiles::<$rows, $vectors, false>(a, k, b, b_stride, out, accumulate)
                 }
             };
         }
@@ -347,29 +347,23 @@ impl Product<'_> {
 
 /// All rows of a strip of `VECTORS` vectors, tiles of `ROWS` rows and smaller ones for the rest.
 #[with_simd]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the sizes of three matrices; a struct would be taken apart again at once"
-)]
-fn tiles<'a, S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
-    a: &[f32],
-    a_stride: usize,
-    a_tile: usize,
+fn tiles<'a, 'o, S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    a: Matrix<'a>,
     k: usize,
     b: &[f32],
     b_stride: usize,
-    out: &mut MatrixMut<'a>,
+    out: &mut MatrixMut<'o>,
     accumulate: bool,
 ) {
-    let (m, out_stride) = (out.rows(), out.stride());
+    let (m, a_stride, out_stride) = (out.rows(), a.stride, out.stride());
     let mut row = 0;
     macro_rules! tile {
         ($rows:expr) => {
-            while row + $rows <= m {
+            while m - row >= $rows {
                 // SAFETY: `by_depth` and `whole_vectors` have checked that every operand has `m`, `k` and the vectors of a row.
                 unsafe {
                     let within = row % ROWS * if TRANSPOSED { 1 } else { a_stride };
-                    let a = a.as_ptr().add(row / ROWS * a_tile + within);
+                    let a = a.values.as_ptr().add(row / ROWS * a.tile + within);
                     let out = out.pointer(row);
                     tile::<S, { $rows }, VECTORS, TRANSPOSED>(a, a_stride, k, b.as_ptr(), b_stride, out, out_stride, accumulate);
                 }
@@ -389,7 +383,10 @@ fn tiles<'a, S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPOSED:
 /// # Safety
 /// `a` has `ROWS` rows and `k` columns, `b` has `k` rows of `VECTORS` vectors, and `out` has `ROWS` of them.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "as above")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the sizes of three matrices; a struct would be taken apart again at once"
+)]
 unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
     a: *const f32,
     a_stride: usize,

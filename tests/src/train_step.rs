@@ -1,6 +1,6 @@
 //! A training step of a native model: the body of `cargo xtask bench cpu`.
 
-use omnilearn_agent::engine::{Engine, Tensor};
+use omnilearn_agent::engine::{Buffer, Engine, Tensor};
 use omnilearn_kernel_host::backend::{OpResult, TensorBackend};
 use omnilearn_wire::sampling::SplitMix64;
 
@@ -73,7 +73,7 @@ fn initialized(engine: &Engine, variable: &Variable, generator: &mut SplitMix64)
             (0..variable.elements()).map(|_| uniform(generator, bound)).collect()
         }
     };
-    engine.floats(values, &variable.shape)
+    engine.stored(Buffer::copied(&values), &variable.shape)
 }
 
 /// A number between `-bound` and `bound`.

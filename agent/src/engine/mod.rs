@@ -9,11 +9,14 @@ mod tensor;
 mod tests;
 
 use burn::backend::ops::{FloatTensorOps, IntTensorOps};
-use burn::backend::{AutodiffBackend, Dispatch, DispatchDevice, DispatchTensor};
+use burn::backend::{
+    AutodiffBackend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchDevice, DispatchTensor,
+    DispatchTensorKind,
+};
 use burn::tensor::{Device, TensorData};
 
 pub use self::tensor::Tensor;
-pub use omnilearn_cpu::enter_pool;
+pub use omnilearn_cpu::{Buffer, enter_pool};
 
 /// Who computes the operators that we have written ourselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +68,14 @@ impl Engine {
     pub fn floats(&self, values: Vec<f32>, shape: &[usize]) -> Tensor {
         assert_eq!(values.len(), shape.iter().product::<usize>(), "as many values as the shape says");
         Tensor::float(Dispatch::float_from_data(TensorData::new(values, shape.to_vec()), &self.device))
+    }
+
+    /// Like [`Engine::floats`], without a copy from storage as operators want it: at a cache line, large tensors on huge pages. What
+    /// is read in every step, such as a parameter, is worth it.
+    pub fn stored(&self, values: Buffer, shape: &[usize]) -> Tensor {
+        assert_eq!(values.len(), shape.iter().product::<usize>(), "as many values as the shape says");
+        let kind = DispatchTensorKind::Flex(BackendTensor::Float(cpu::tensor(values, shape)));
+        Tensor::float(DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled })
     }
 
     /// A constant `i32` tensor. The product of `shape` is the number of values.

@@ -1,5 +1,6 @@
 //! Parameters as they arrive: a stream of bytes in pieces of any size, decoded into one tensor after another.
 
+use omnilearn_cpu::Buffer;
 use omnilearn_wire::layout::TensorShape;
 use omnilearn_wire::{Codec, Layout, Version};
 
@@ -57,9 +58,10 @@ pub(super) struct ParameterStream {
     /// The beginning of an element whose end is in the next piece.
     carry: Vec<u8>,
     /// Complete tensors, parameters first.
-    done: Vec<Vec<f32>>,
-    /// The tensor that is arriving.
-    current: Vec<f32>,
+    done: Vec<Buffer>,
+    /// The tensor that is arriving, and how many of its elements have.
+    current: Option<Buffer>,
+    arrived: usize,
 }
 
 impl ParameterStream {
@@ -72,7 +74,8 @@ impl ParameterStream {
             position: 0,
             carry: empty,
             done: Vec::new(),
-            current: Vec::new(),
+            current: None,
+            arrived: 0,
         }
     }
 
@@ -97,7 +100,8 @@ impl ParameterStream {
             self.position = 0;
             self.carry.clear();
             self.done.clear();
-            self.current = Vec::new();
+            self.current = None;
+            self.arrived = 0;
         } else if offset != self.position || version != self.version {
             let expected = format!("version {} at byte {}", self.version, self.position);
             return Err(PieceError::Order { version, offset, expected });
@@ -124,33 +128,33 @@ impl ParameterStream {
             let (tensor, codec) = self.tensor(self.done.len()).expect("no more bytes are taken than the stream has");
             let size = elements(tensor);
             let element_bytes = codec.element_bytes();
-            if self.current.capacity() == 0 {
-                self.current = Vec::with_capacity(size);
-            }
             if !self.carry.is_empty() || bytes.len() < element_bytes {
                 let (head, rest) = bytes.split_at((element_bytes - self.carry.len()).min(bytes.len()));
                 self.carry.extend_from_slice(head);
                 bytes = rest;
                 if self.carry.len() == element_bytes {
                     let carry = std::mem::take(&mut self.carry);
-                    self.append(codec, &carry);
+                    self.append(codec, &carry, size);
                 }
             } else {
-                let whole = (bytes.len() / element_bytes).min(size - self.current.len());
+                let whole = (bytes.len() / element_bytes).min(size - self.arrived);
                 let (head, rest) = bytes.split_at(whole * element_bytes);
-                self.append(codec, head);
+                self.append(codec, head, size);
                 bytes = rest;
             }
-            if self.current.len() == size {
-                self.done.push(std::mem::take(&mut self.current));
+            if self.arrived == size {
+                self.done.extend(self.current.take());
+                self.arrived = 0;
             }
         }
     }
 
-    fn append(&mut self, codec: Codec, bytes: &[u8]) {
-        let start = self.current.len();
-        self.current.resize(start + bytes.len() / codec.element_bytes(), 0.0);
-        codec.decode_into(bytes, &mut self.current[start..]).expect("the pieces hold whole elements");
+    /// Decodes whole elements of a tensor that has `size` of them.
+    fn append(&mut self, codec: Codec, bytes: &[u8], size: usize) {
+        let end = self.arrived + bytes.len() / codec.element_bytes();
+        let current = self.current.get_or_insert_with(|| Buffer::new(size));
+        codec.decode_into(bytes, &mut current[self.arrived..end]).expect("the pieces hold whole elements");
+        self.arrived = end;
     }
 
     fn finish(&mut self, engine: &Engine) -> Parameters {
@@ -158,7 +162,7 @@ impl ParameterStream {
         let mut tensors: Vec<Tensor> = std::mem::take(&mut self.done)
             .into_iter()
             .zip(shapes)
-            .map(|(values, tensor)| engine.floats(values, &shape(tensor)))
+            .map(|(values, tensor)| engine.stored(values, &shape(tensor)))
             .collect();
         let buffers = tensors.split_off(self.layout.parameters().len());
         // Whatever follows begins a new stream.

@@ -14,6 +14,8 @@ use omnilearn_cpu::Activation;
 use omnilearn_cpu::layout::Layout;
 use omnilearn_cpu::shape::{ConvShape, PoolShape};
 
+pub(crate) use self::storage::tensor;
+
 /// What a convolution is told beside its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Convolution {

@@ -58,7 +58,7 @@ pub struct MachineArgs {
     /// Folder for kernels and unpacked data sets; by default `omnilearn` in the user's cache folder.
     #[arg(long, value_name = "DIR", env = "OMNILEARN_CACHE")]
     pub cache: Option<PathBuf>,
-    /// Compute threads; by default as many as the CPU quota and the cores allow.
+    /// Compute threads; by default as many as the CPU quota and the cores allow, step by step: a quota that changes is followed.
     #[arg(long, value_name = "N", env = "OMNILEARN_THREADS")]
     pub threads: Option<NonZeroUsize>,
     /// Most memory for tensors and kernels, such as 512MiB; by default a part of what the machine or container has.

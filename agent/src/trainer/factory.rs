@@ -83,7 +83,13 @@ impl ComputeFactory for TrainerFactory {
             .calibrate(&offer.calibration_batches, &self.probe, self.quota_cores())
             .map_err(|error| format!("a trial step failed: {error}"))?;
         debug!(points = ?calibration.points, "timed trial steps");
-        info!(job = %offer.job, dataset = %offer.dataset, threads = self.threads.now().get(), "ready to train");
+        info!(
+            job = %offer.job,
+            dataset = %offer.dataset,
+            threads = self.threads.now().get(),
+            instruction_set = omnilearn_cpu::instruction_set(),
+            "ready to train"
+        );
         let samples = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let ready = JobReady {
             train_samples: samples(trainer.dataset().train().len()),

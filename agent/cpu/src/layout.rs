@@ -14,6 +14,17 @@ pub enum Layout {
     ChannelsLast,
 }
 
+impl Layout {
+    /// The one that this is not.
+    #[must_use]
+    pub fn other(self) -> Layout {
+        match self {
+            Layout::Planes => Layout::ChannelsLast,
+            Layout::ChannelsLast => Layout::Planes,
+        }
+    }
+}
+
 /// The same images in the other layout than `from`.
 pub fn exchanged(from: Layout, channels: usize, pixels: usize, x: &[f32]) -> Buffer {
     let (rows, columns) = match from {

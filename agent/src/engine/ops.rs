@@ -6,15 +6,14 @@ use burn::backend::ops::{ActivationOps, BoolTensorOps, FloatTensorOps, IntTensor
 use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::ops::ConvOptions as BurnConvOptions;
 use burn::tensor::{BoolDType, FloatDType, IntDType, Shape, Slice};
-use omnilearn_kernel_host::backend::{
-    BatchNorm, Binary, Conv2dOptions, DType, OpResult, Pool2dOptions, Reduction, Scalar, TensorBackend, Unary,
-};
-use omnilearn_wire::sampling::SplitMix64;
-
 use omnilearn_cpu::Activation;
 use omnilearn_cpu::conv::preferred_layout;
 use omnilearn_cpu::layout::Layout;
 use omnilearn_cpu::shape::{ConvOptions, ConvShape, PoolOptions, PoolShape};
+use omnilearn_kernel_host::backend::{
+    BatchNorm, Binary, Conv2dOptions, DType, OpResult, Pool2dOptions, Reduction, Scalar, TensorBackend, Unary,
+};
+use omnilearn_wire::sampling::SplitMix64;
 
 use super::check::Call;
 use super::cpu::{Convolution, CpuOperators, Normalisation, Pooling};

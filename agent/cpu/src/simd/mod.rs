@@ -20,7 +20,7 @@ use macerator::{Simd, Vector, with_simd};
 pub(crate) use self::dot::{LaneSums, ShiftedDot};
 pub(crate) use self::matrix_mut::MatrixMut;
 pub(crate) use self::outer::OuterSums;
-pub(crate) use self::product::{Matrix, Panels, Product, strip_columns};
+pub(crate) use self::product::{Matrix, Panels, Product, strip_columns, strip_parts};
 pub(crate) use self::sum::{PackedWeights, ShiftedSum, Vectors};
 
 /// Most rows in one register tile.

@@ -79,6 +79,13 @@ pub(crate) fn strip_columns() -> usize {
     strip_vectors() * lanes()
 }
 
+/// Splits `n` columns, which together take about `work` operations, evenly over the threads, whole strips each: (first, number).
+pub(crate) fn strip_parts(n: usize, work: usize) -> Vec<(usize, usize)> {
+    let columns = strip_columns();
+    let range = |(first, count)| (first * columns, n.min((first + count) * columns) - first * columns);
+    parts(n.div_ceil(columns), work).into_iter().map(range).collect()
+}
+
 /// Rows of a register tile.
 fn tile_rows() -> usize {
     if lanes() == 16 { 14 } else { 6 }
@@ -285,10 +292,7 @@ impl Product<'_> {
         let (m, n) = (out.rows(), out.columns());
         let work = m * n * self.k / PRODUCTS_PER_ELEMENT;
         if n >= m {
-            // Strips are left whole.
-            let columns = strip_columns();
-            let range = |(first, count)| (first * columns, n.min((first + count) * columns) - first * columns);
-            let ranges: Vec<(usize, usize)> = parts(n.div_ceil(columns), work).into_iter().map(range).collect();
+            let ranges = strip_parts(n, work);
             let outs = ranges.iter().zip(out.split_columns(&ranges)).collect();
             for_each(outs, |(&(first, _), mut out): (&(usize, usize), MatrixMut<'_>)| {
                 self.with_rows(&b[first..], stride, &mut out);
@@ -360,7 +364,7 @@ fn tiles<'a, 'o, S: Simd, const ROWS: usize, const VECTORS: usize, const TRANSPO
     macro_rules! tile {
         ($rows:expr) => {
             while m - row >= $rows {
-                // SAFETY: `by_depth` and `whole_vectors` have checked that every operand has `m`, `k` and the vectors of a row.
+                // SAFETY: `in_blocks` and `whole_vectors` have checked that every operand has `m`, `k` and the vectors of a row.
                 unsafe {
                     let within = row % ROWS * if TRANSPOSED { 1 } else { a_stride };
                     let a = a.values.as_ptr().add(row / ROWS * a.tile + within);

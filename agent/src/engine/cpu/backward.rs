@@ -12,22 +12,25 @@ use omnilearn_cpu::layout::{Layout, exchanged};
 use omnilearn_cpu::{Activation, Buffer, elementwise, embedding, layer_norm, linear, loss, norm, pool};
 
 use super::flex::{channels_and_pixels, cross_entropy, linear_shape, max_pool, norm_operands, norm_shape};
-use super::storage::{sizes, tensor, values};
+use super::storage::{self, sizes, tensor, values};
 use super::{Convolution, CpuOperators, Normalisation, Pooling};
 
-/// The output's gradient, zero where the activation cut off. It is changed where it lies if nobody else holds it.
-fn activated_gradient(gradient: FlexTensor, out: Option<&FlexTensor>) -> FlexTensor {
-    let mut gradient = gradient.to_contiguous();
-    if let Some(out) = out {
-        if let Some(gradient) = gradient.try_storage_mut() {
-            elementwise::relu_backward(values(out), gradient);
-        } else {
-            let mut copy = Buffer::copied(values(&gradient));
-            elementwise::relu_backward(values(out), &mut copy);
-            gradient = tensor(copy, sizes(out));
-        }
+/// Changes a contiguous tensor where it lies if nobody else holds it, or else a copy.
+fn changed<R>(mut tensor: FlexTensor, change: impl FnOnce(&mut [f32]) -> R) -> (FlexTensor, R) {
+    if tensor.try_storage_mut::<f32>().is_none() {
+        tensor = storage::tensor(Buffer::copied(values(&tensor)), sizes(&tensor));
     }
-    gradient
+    let result = change(tensor.try_storage_mut().expect("the storage is nobody else's"));
+    (tensor, result)
+}
+
+/// The output's gradient, zero where the activation cut off.
+fn activated_gradient(gradient: FlexTensor, out: Option<&FlexTensor>) -> FlexTensor {
+    let gradient = gradient.to_contiguous();
+    match out {
+        Some(out) => changed(gradient, |gradient| elementwise::relu_backward(values(out), gradient)).0,
+        None => gradient,
+    }
 }
 
 /// What [`activated_gradient`] needs of a forward pass.
@@ -181,15 +184,12 @@ impl Backward<Flex, 3> for BatchNormBackward {
 
     fn backward(self, ops: Ops<Self::State, 3>, gradients: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let [x_node, gamma_node, beta_node] = ops.parents;
-        let mut gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
+        let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
         let (x, statistics, gamma, beta, normalisation) = ops.state;
         let shape = norm_shape(&x, normalisation.layout);
         let operands = norm_operands(&x, &statistics, &gamma, &beta, &normalisation);
-        if gradient.try_storage_mut::<f32>().is_none() {
-            gradient = tensor(Buffer::copied(values(&gradient)), sizes(&x));
-        }
-        let own = gradient.try_storage_mut().expect("the storage is nobody else's");
-        let (gamma_gradient, beta_gradient) = norm::backward(shape, operands, normalisation.own_statistics, own);
+        let (gradient, (gamma_gradient, beta_gradient)) =
+            changed(gradient, |own| norm::backward(shape, operands, normalisation.own_statistics, own));
         if let Some(node) = beta_node {
             gradients.register::<Flex>(node.id, tensor(beta_gradient, &[shape.channels]));
         }
@@ -274,12 +274,9 @@ impl Backward<Flex, 1> for ExchangeLayoutBackward {
         let [x_node] = ops.parents;
         let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
         let (x_sizes, (channels, pixels), from) = ops.state;
-        let to = match from {
-            Layout::Planes => Layout::ChannelsLast,
-            Layout::ChannelsLast => Layout::Planes,
-        };
         if let Some(node) = x_node {
-            gradients.register::<Flex>(node.id, tensor(exchanged(to, channels, pixels, values(&gradient)), &x_sizes));
+            let computed = exchanged(from.other(), channels, pixels, values(&gradient));
+            gradients.register::<Flex>(node.id, tensor(computed, &x_sizes));
         }
     }
 }

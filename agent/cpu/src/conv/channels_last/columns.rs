@@ -204,11 +204,11 @@ pub(super) fn backward(
     let samples = parts(shape.batch, 2 * work(shape));
     let packed = wanted.x.then(|| pack(shape, weight, true));
     let mut x_gradient = wanted.x.then(|| Buffer::zeroed(shape.batch * shape.in_elements()));
-    let mut targets: Vec<Option<&mut [f32]>> = match &mut x_gradient {
+    let targets: Vec<Option<&mut [f32]>> = match &mut x_gradient {
         Some(out) => split(out, shape.in_elements(), &samples).into_iter().map(|(_, out)| Some(out)).collect(),
         None => samples.iter().map(|_| None).collect(),
     };
-    let items = samples.iter().copied().zip(targets.drain(..)).collect();
+    let items = samples.iter().copied().zip(targets).collect();
     let sums = map(items, |((first_sample, samples), mut out): ((usize, usize), Option<&mut [f32]>)| {
         let x = &x[first_sample * shape.in_elements()..][..samples * shape.in_elements()];
         let gradient = &gradient[first_sample * shape.out_elements()..][..samples * shape.out_elements()];

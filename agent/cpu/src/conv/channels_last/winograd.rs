@@ -12,7 +12,7 @@ use crate::simd::winograd::{
     Filters, Images, OUTSIDE, POINTS, Terms, TilePlaces, Tiles, add_input_gradient, filter_gradients, plane,
     transform_filters, transform_input, transform_output, transform_output_gradient,
 };
-use crate::simd::{Matrix, MatrixMut, Product, SLACK, strip_columns};
+use crate::simd::{Matrix, MatrixMut, Product, SLACK, strip_columns, strip_parts};
 use crate::threads::{for_each, map, parts, split, threads};
 
 /// Bytes of transformed tiles that are worked on at once.
@@ -62,17 +62,53 @@ fn places(shape: &ConvShape) -> TilePlaces {
     TilePlaces { inputs: tiles().map(input).collect(), outputs: tiles().map(output).collect() }
 }
 
-/// Blocks of about equal size: (first tile, tiles).
-fn blocks(shape: &ConvShape, tiles: usize) -> impl Iterator<Item = (usize, usize)> {
-    let bytes = POINTS * (shape.in_channels + shape.out_channels) * size_of::<f32>();
-    let [low, high] = BLOCK_TILES;
-    let most = if large(shape) { LARGE_BLOCK_TILES } else { (BLOCK_BYTES / bytes).clamp(low, high) };
-    let count = tiles.div_ceil(most).max(1);
-    (0..count).map(move |block| (block * tiles / count, (block + 1) * tiles / count - block * tiles / count))
+/// Tiles that are worked on at once.
+#[derive(Clone, Copy)]
+struct Block {
+    first: usize,
+    count: usize,
+    /// Tiles of the largest block, for which there is room.
+    room: usize,
 }
 
-fn largest_block(shape: &ConvShape, tiles: usize) -> usize {
-    blocks(shape, tiles).map(|(_, count)| count).max().unwrap_or(0)
+impl Block {
+    /// Its tiles in images of so many pixels and channels.
+    fn tiles(self, pixels: usize, channels: usize) -> Tiles {
+        Tiles { first: self.first, count: self.count, pixels, channels, plane: plane(self.room * channels) }
+    }
+}
+
+/// How so many tiles are cut into blocks of about equal size.
+struct Blocks {
+    tiles: usize,
+    count: usize,
+}
+
+impl Blocks {
+    fn new(shape: &ConvShape, tiles: usize) -> Blocks {
+        let bytes = POINTS * (shape.in_channels + shape.out_channels) * size_of::<f32>();
+        let [low, high] = BLOCK_TILES;
+        let most = if large(shape) { LARGE_BLOCK_TILES } else { (BLOCK_BYTES / bytes).clamp(low, high) };
+        Blocks { tiles, count: tiles.div_ceil(most).max(1) }
+    }
+
+    /// Tiles of the largest block.
+    fn room(&self) -> usize {
+        self.tiles.div_ceil(self.count)
+    }
+
+    /// Room for the transformed tiles of any block.
+    fn buffer(&self, channels: usize) -> Buffer {
+        points(self.room() * channels)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Block> {
+        let start = |block: usize| block * self.tiles / self.count;
+        (0..self.count).map(move |block| {
+            let first = start(block);
+            Block { first, count: start(block + 1) - first, room: self.room() }
+        })
+    }
 }
 
 fn large(shape: &ConvShape) -> bool {
@@ -82,13 +118,6 @@ fn large(shape: &ConvShape) -> bool {
 /// Whether threads share the channels rather than the samples.
 fn shares_channels(shape: &ConvShape) -> bool {
     threads() > 1 && (large(shape) || shape.batch < threads())
-}
-
-/// Ranges of channels for the threads, whole strips each.
-fn channel_parts(channels: usize, work: usize) -> Vec<(usize, usize)> {
-    let columns = strip_columns();
-    let range = |(first, count)| (first * columns, channels.min((first + count) * columns) - first * columns);
-    parts(channels.div_ceil(columns), work).into_iter().map(range).collect()
 }
 
 /// Multiplications of the products, as work for [`parts`].
@@ -126,9 +155,9 @@ fn multiply((left, left_values): (Tiles, &[f32]), filters: (Filters, &[f32]), (r
     }
 }
 
-/// Room for the transformed tiles of a block.
-fn transformed_tiles(block: usize, channels: usize) -> Buffer {
-    Buffer::new(POINTS * plane(block * channels))
+/// Room for so many elements of each point.
+fn points(elements: usize) -> Buffer {
+    Buffer::new(POINTS * plane(elements))
 }
 
 /// Samples and channels that a thread works on.
@@ -142,7 +171,7 @@ struct Share {
 fn shares(shape: &ConvShape, channels: usize, tiles: usize) -> Vec<Share> {
     if shares_channels(shape) {
         let share = |channels| Share { samples: (0, shape.batch), channels };
-        channel_parts(channels, work(shape, tiles)).into_iter().map(share).collect()
+        strip_parts(channels, work(shape, tiles)).into_iter().map(share).collect()
     } else {
         let share = |samples| Share { samples, channels: (0, channels) };
         parts(shape.batch, work(shape, tiles)).into_iter().map(share).collect()
@@ -183,14 +212,13 @@ pub(super) fn forward(
         let (first_channel, channels) = share.channels;
         let strips = &transformed[first_channel / strip_columns() * filters.strip()..];
         let bias = bias.map(|bias| &bias[first_channel..first_channel + channels]);
-        let block = largest_block(shape, tiles);
-        let (mut left, mut products) = (transformed_tiles(block, inputs), transformed_tiles(block, channels));
-        for (first, count) in blocks(shape, tiles) {
-            let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
+        let blocks = Blocks::new(shape, tiles);
+        let (mut left, mut products) = (blocks.buffer(inputs), blocks.buffer(channels));
+        for block in blocks.iter() {
             let images = Images { values: x, stride: inputs };
-            let in_tiles = of(shape.in_pixels(), inputs);
+            let in_tiles = block.tiles(shape.in_pixels(), inputs);
             transform_input(in_tiles, &places, images, &mut left);
-            let tiles = of(shape.out_pixels(), channels);
+            let tiles = block.tiles(shape.out_pixels(), channels);
             multiply((in_tiles, &left), (filters, strips), (tiles, &mut products));
             transform_output(tiles, &places, &products, bias, activation == Activation::Relu, &mut out);
         }
@@ -243,27 +271,27 @@ impl Backward<'_> {
         let shape = self.shape;
         let (inputs, outputs, per_sample) = (shape.in_channels, shape.out_channels, self.places.outputs.len());
         let shares = shares(shape, inputs, per_sample);
-        let mut targets: Vec<Option<MatrixMut<'_>>> = match x_gradient {
+        let targets: Vec<Option<MatrixMut<'_>>> = match x_gradient {
             Some(out) => cut(out, shape.in_pixels(), inputs, &shares).into_iter().map(|(_, out)| Some(out)).collect(),
             None => shares.iter().map(|_| None).collect(),
         };
-        let items = shares.into_iter().zip(targets.drain(..)).collect();
+        let items = shares.into_iter().zip(targets).collect();
         let sums = map(items, |(share, mut out): (Share, Option<MatrixMut<'_>>)| {
             let (first_sample, samples) = share.samples;
             let x = &self.x[first_sample * shape.in_elements()..][..samples * shape.in_elements()];
             let gradient = &self.gradient[first_sample * shape.out_elements()..][..samples * shape.out_elements()];
             let tiles = samples * per_sample;
-            let block = largest_block(shape, tiles);
-            let (mut left, mut right) = (transformed_tiles(block, inputs), transformed_tiles(block, outputs));
-            let mut sums = weight_wanted.then(|| transformed_tiles(inputs, outputs));
-            for (first, count) in blocks(shape, tiles) {
-                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
-                let (in_tiles, out_tiles) = (of(shape.in_pixels(), inputs), of(shape.out_pixels(), outputs));
+            let blocks = Blocks::new(shape, tiles);
+            let (mut left, mut right) = (blocks.buffer(inputs), blocks.buffer(outputs));
+            let mut sums = weight_wanted.then(|| points(inputs * outputs));
+            for block in blocks.iter() {
+                let (in_tiles, out_tiles) =
+                    (block.tiles(shape.in_pixels(), inputs), block.tiles(shape.out_pixels(), outputs));
                 let images = Images { values: gradient, stride: outputs };
                 transform_output_gradient(out_tiles, &self.places, images, &mut right);
                 if let Some(sums) = &mut sums {
                     transform_input(in_tiles, &self.places, Images { values: x, stride: inputs }, &mut left);
-                    add_filter_products(in_tiles, &left, out_tiles, &right, first > 0, sums);
+                    add_filter_products(in_tiles, &left, out_tiles, &right, block.first > 0, sums);
                 }
                 if let (Some(out), Some(filters)) = (&mut out, filters) {
                     multiply((out_tiles, &right), filters, (in_tiles, &mut left));
@@ -295,14 +323,13 @@ impl Backward<'_> {
             let (first_channel, channels) = share.channels;
             let strips = &transformed[first_channel / strip_columns() * filters.strip()..];
             let tiles = shape.batch * per_sample;
-            let block = largest_block(shape, tiles);
-            let (mut right, mut products) = (transformed_tiles(block, outputs), transformed_tiles(block, channels));
-            for (first, count) in blocks(shape, tiles) {
-                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
+            let blocks = Blocks::new(shape, tiles);
+            let (mut right, mut products) = (blocks.buffer(outputs), blocks.buffer(channels));
+            for block in blocks.iter() {
                 let images = Images { values: self.gradient, stride: outputs };
-                let out_tiles = of(shape.out_pixels(), outputs);
+                let out_tiles = block.tiles(shape.out_pixels(), outputs);
                 transform_output_gradient(out_tiles, &self.places, images, &mut right);
-                let tiles = of(shape.in_pixels(), channels);
+                let tiles = block.tiles(shape.in_pixels(), channels);
                 multiply((out_tiles, &right), (filters, strips), (tiles, &mut products));
                 add_input_gradient(tiles, &self.places, &products, &mut out);
             }
@@ -314,20 +341,20 @@ impl Backward<'_> {
         let shape = self.shape;
         let (inputs, outputs, per_sample) = (shape.in_channels, shape.out_channels, self.places.outputs.len());
         let mut out = Buffer::new(outputs * inputs * 9);
-        let ranges = channel_parts(outputs, work(shape, per_sample));
+        let ranges = strip_parts(outputs, work(shape, per_sample));
         let items = split(&mut out, inputs * 9, &ranges).into_iter().zip(ranges.iter()).collect();
         for_each(items, |((_, out), &(first_channel, channels)): ((usize, &mut [f32]), &(usize, usize))| {
             let tiles = shape.batch * per_sample;
-            let block = largest_block(shape, tiles);
-            let (mut left, mut right) = (transformed_tiles(block, inputs), transformed_tiles(block, channels));
-            let mut sums = transformed_tiles(inputs, channels);
-            for (first, count) in blocks(shape, tiles) {
-                let of = |pixels, channels| Tiles { first, count, pixels, channels, plane: plane(block * channels) };
-                let (in_tiles, out_tiles) = (of(shape.in_pixels(), inputs), of(shape.out_pixels(), channels));
+            let blocks = Blocks::new(shape, tiles);
+            let (mut left, mut right) = (blocks.buffer(inputs), blocks.buffer(channels));
+            let mut sums = points(inputs * channels);
+            for block in blocks.iter() {
+                let (in_tiles, out_tiles) =
+                    (block.tiles(shape.in_pixels(), inputs), block.tiles(shape.out_pixels(), channels));
                 transform_input(in_tiles, &self.places, Images { values: self.x, stride: inputs }, &mut left);
                 let images = Images { values: &self.gradient[first_channel..], stride: outputs };
                 transform_output_gradient(out_tiles, &self.places, images, &mut right);
-                add_filter_products(in_tiles, &left, out_tiles, &right, first > 0, &mut sums);
+                add_filter_products(in_tiles, &left, out_tiles, &right, block.first > 0, &mut sums);
             }
             filter_gradients(Terms(&[&sums]), inputs, channels, 0, out);
         });

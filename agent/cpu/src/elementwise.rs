@@ -6,6 +6,7 @@
 
 use macerator::{Simd, with_simd};
 
+use super::Activation;
 use super::buffer::Buffer;
 use super::threads::{for_each, map, parts, split};
 
@@ -61,6 +62,26 @@ pub fn add_relu(a: &[f32], b: &[f32]) -> Buffer {
 fn add_relu_into<S: Simd>(out: &mut [f32], a: &[f32], b: &[f32]) {
     for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
         *out = positive(a + b);
+    }
+}
+
+/// Adds a bias to each row of so many columns, and activates.
+pub(super) fn add_bias(rows: &mut [f32], columns: usize, bias: Option<&[f32]>, activation: Activation) {
+    match (bias, activation) {
+        (None, Activation::None) => {}
+        (None, Activation::Relu) => relu_in_place(rows),
+        (Some(bias), Activation::None) => add_bias_over::<false>(rows, columns, bias),
+        (Some(bias), Activation::Relu) => add_bias_over::<true>(rows, columns, bias),
+    }
+}
+
+#[with_simd]
+fn add_bias_over<S: Simd, const RELU: bool>(rows: &mut [f32], columns: usize, bias: &[f32]) {
+    for row in rows.chunks_exact_mut(columns) {
+        for (value, bias) in row.iter_mut().zip(bias) {
+            let sum = *value + bias;
+            *value = if RELU { positive(sum) } else { sum };
+        }
     }
 }
 

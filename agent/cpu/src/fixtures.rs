@@ -201,7 +201,7 @@ fn mean_pooling_equals_pytorchs() {
 #[test]
 fn linear_layers_equal_pytorchs() {
     let fixture = fixture!("linear");
-    let (&[batch, inputs], &[_, outputs]) = (fixture.shape("x"), fixture.shape("weight")) else { panic!("rank") };
+    let (&[batch, inputs], &[outputs, _]) = (fixture.shape("x"), fixture.shape("weight")) else { panic!("rank") };
     let shape = LinearShape { batch, inputs, outputs };
     let [x, weight, bias, gradient] = ["x", "weight", "bias", "gradient"].map(|key| fixture.values(key));
     fixture.check("out", &linear::forward(shape, x, weight, Some(bias), Activation::None));

@@ -1,9 +1,9 @@
-//! Linear layers: `x weight + bias` of `x` `[batch, inputs]` and `weight` `[inputs, outputs]`.
+//! Linear layers: `x weight^T + bias` of `x` `[batch, inputs]` and `weight` `[outputs, inputs]`, as PyTorch keeps it.
 
 use super::Activation;
 use super::buffer::Buffer;
-use super::elementwise::{channel_sums, relu_in_place, repeat_row};
-use super::simd::{Matrix, MatrixMut, Panels, Product};
+use super::elementwise::{add_bias, channel_sums};
+use super::simd::{Matrix, MatrixMut, Panels, Product, inner_products, lanes};
 
 /// Sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,56 +16,47 @@ pub struct LinearShape {
     pub outputs: usize,
 }
 
-/// `x weight + bias`, activated: `[batch, outputs]`.
+/// `x weight^T + bias`, activated: `[batch, outputs]`.
 pub fn forward(shape: LinearShape, x: &[f32], weight: &[f32], bias: Option<&[f32]>, activation: Activation) -> Buffer {
     let LinearShape { batch, inputs, outputs } = shape;
     let mut out = Buffer::new(batch * outputs);
-    if let Some(bias) = bias {
-        repeat_row(&mut out, bias);
+    // A small batch is multiplied row by row. Otherwise one operand is packed, transposed: the smaller one.
+    if batch < lanes() {
+        inner_products(x, weight, inputs, MatrixMut::new(&mut out, batch, outputs, outputs));
+    } else if batch < outputs {
+        let mut transposed = Buffer::new(outputs * batch);
+        let packed = Panels { k: inputs, n: batch }.pack(Matrix::transposed(x, inputs));
+        let product = Product { a: Matrix::rows(weight, inputs), k: inputs, accumulate: false };
+        product.shared_with_panels(&packed, MatrixMut::new(&mut transposed, outputs, batch, batch));
+        crate::scratch::transpose(&transposed, batch, &mut out, outputs);
+    } else {
+        let packed = Panels { k: inputs, n: outputs }.pack(Matrix::transposed(weight, inputs));
+        let product = Product { a: Matrix::rows(x, inputs), k: inputs, accumulate: false };
+        product.shared_with_panels(&packed, MatrixMut::new(&mut out, batch, outputs, outputs));
     }
-    let product = Product { a: Matrix::rows(x, inputs), k: inputs, accumulate: bias.is_some() };
-    product.shared_with_rows(weight, outputs, MatrixMut::new(&mut out, batch, outputs, outputs));
-    if activation == Activation::Relu {
-        relu_in_place(&mut out);
-    }
+    add_bias(&mut out, outputs, bias, activation);
     out
 }
 
-/// The input's gradient, `gradient weight^T`.
+/// The input's gradient, `gradient weight`.
 pub fn input_gradient(shape: LinearShape, weight: &[f32], gradient: &[f32]) -> Buffer {
     let LinearShape { batch, inputs, outputs } = shape;
-    // Rows of the right operand must be contiguous. Of the two ways to come by that, transpose the smaller matrix.
-    if batch < inputs {
-        let mut transposed = Buffer::new(inputs * batch);
-        let right = transpose(gradient, batch, outputs);
-        let product = Product { a: Matrix::rows(weight, outputs), k: outputs, accumulate: false };
-        product.shared_with_rows(&right, batch, MatrixMut::new(&mut transposed, inputs, batch, batch));
-        return transpose(&transposed, inputs, batch);
-    }
     let mut out = Buffer::new(batch * inputs);
-    let packed = Panels { k: outputs, n: inputs }.pack(Matrix::transposed(weight, outputs));
     let product = Product { a: Matrix::rows(gradient, outputs), k: outputs, accumulate: false };
-    product.with_panels(&packed, &mut MatrixMut::new(&mut out, batch, inputs, inputs));
+    product.shared_with_rows(weight, inputs, MatrixMut::new(&mut out, batch, inputs, inputs));
     out
 }
 
-/// The weight's gradient, `x^T gradient`.
+/// The weight's gradient, `gradient^T x`.
 pub fn weight_gradient(shape: LinearShape, x: &[f32], gradient: &[f32]) -> Buffer {
     let LinearShape { batch, inputs, outputs } = shape;
-    let mut out = Buffer::new(inputs * outputs);
-    let product = Product { a: Matrix::transposed(x, inputs), k: batch, accumulate: false };
-    product.shared_with_rows(gradient, outputs, MatrixMut::new(&mut out, inputs, outputs, outputs));
+    let mut out = Buffer::new(outputs * inputs);
+    let product = Product { a: Matrix::transposed(gradient, outputs), k: batch, accumulate: false };
+    product.shared_with_rows(x, inputs, MatrixMut::new(&mut out, outputs, inputs, inputs));
     out
 }
 
 /// The bias's gradient: the sum over samples.
 pub fn bias_gradient(shape: LinearShape, gradient: &[f32]) -> Buffer {
     channel_sums(gradient, shape.outputs, 1)
-}
-
-/// `[columns, rows]` from `[rows, columns]`.
-fn transpose(source: &[f32], rows: usize, columns: usize) -> Buffer {
-    let mut out = Buffer::new(rows * columns);
-    crate::scratch::transpose(source, columns, &mut out, rows);
-    out
 }

@@ -437,11 +437,11 @@ fn check_linear(shape: LinearShape, seed: u64) {
         for input in 0..inputs {
             for output in 0..outputs {
                 let [x, weight, gradient] =
-                    [x[row * inputs + input], weight[input * outputs + output], gradient[row * outputs + output]]
+                    [x[row * inputs + input], weight[output * inputs + input], gradient[row * outputs + output]]
                         .map(f64::from);
                 out[row * outputs + output] += x * weight;
                 x_gradient[row * inputs + input] += gradient * weight;
-                weight_gradient[input * outputs + output] += gradient * x;
+                weight_gradient[output * inputs + input] += gradient * x;
             }
         }
     }

@@ -62,7 +62,7 @@ impl Layout {
     /// A linear layer with a bias.
     pub(super) fn linear(&mut self, inputs: usize, outputs: usize) {
         let initial = Initial::Uniform { fan_in: inputs };
-        self.parameter(&[inputs, outputs], initial);
+        self.parameter(&[outputs, inputs], initial);
         self.parameter(&[outputs], initial);
     }
 

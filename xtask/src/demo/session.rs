@@ -9,6 +9,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use omnilearn_devices::quota::{CgroupTree, CpuGroup, Limiter, pinned_cores};
 use omnilearn_wire::dataset::DatasetSpec;
 
 use super::hub_client::HubClient;
@@ -16,7 +17,6 @@ use super::job::{JobPlan, Mode, Model, Policy};
 use super::progress::Progress;
 use super::records::RunRecords;
 use crate::fleet::process::{Process, stop_all, unconfigured};
-use crate::fleet::quota::{CgroupTree, CpuGroup, Limiter, pinned_cores};
 use crate::fleet::ratios::HeterogeneityLevel;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
@@ -72,6 +72,17 @@ pub(crate) struct Run {
     pub(crate) seed: u64,
 }
 
+/// What a user hands to the hub.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Its name in messages.
+    pub(crate) name: &'static str,
+    /// The job file.
+    pub(crate) text: String,
+    /// Passes over the training set, the last perhaps not whole.
+    pub(crate) epochs: u32,
+}
+
 impl Kit {
     /// Gets, builds and finds out what is needed. Progress goes to standard error.
     ///
@@ -106,6 +117,16 @@ impl Kit {
             eprintln!("note: {notice}");
         }
         Ok(Self { workspace: workspace.clone(), spec, hub, agent, data, cache, limiter, cores, quota_total })
+    }
+
+    /// The data set.
+    pub(crate) fn spec(&self) -> &'static DatasetSpec {
+        self.spec
+    }
+
+    /// The folder with its files.
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
     }
 
     /// Starts a hub with an empty state folder and the agents of a heterogeneity level, and waits until all are connected.
@@ -159,12 +180,14 @@ pub(crate) struct Fleet<'kit> {
 impl Fleet<'_> {
     fn start_agents(&mut self, port: u16, logs: &Path) -> anyhow::Result<()> {
         let cores = pinned_cores(&self.quotas, self.kit.cores);
+        // Each demo's hub has a key of its own, and the user's cache folder is no place to keep them.
+        let key = self.client.key()?;
         for (index, (&quota, cores)) in self.quotas.iter().zip(&cores).enumerate() {
             let name = agent_name(index);
             let group = self.kit.limiter.group(&name, quota)?;
             let mut command = group.command(&self.kit.agent, cores);
             command.args(["run", "--hub", &format!("ws://127.0.0.1:{port}"), "--name", &name]);
-            command.arg("--data").arg(&self.kit.data).arg("--cache").arg(&self.kit.cache);
+            command.arg("--data").arg(&self.kit.data).arg("--cache").arg(&self.kit.cache).args(["--trust", &key]);
             self.groups.push(group);
             self.agents.push(Process::spawn(&name, command, &logs.join(format!("{name}.log")))?);
         }
@@ -176,8 +199,29 @@ impl Fleet<'_> {
     /// # Errors
     /// When the job fails, makes no progress, or a process ends.
     pub(crate) fn train(&mut self, run: &Run, csv: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<RunRecords> {
+        let plan = JobPlan {
+            mode: run.mode,
+            model: run.model,
+            policy: run.policy,
+            width: run.width,
+            global_batch: run.global_batch,
+            epochs: run.epochs,
+            agents: u32::try_from(run.agents).context("too many agents")?,
+            dataset: self.kit.spec.name,
+            train_samples: self.kit.spec.train_samples,
+            seed: run.seed,
+        };
+        let text = plan.to_toml(&self.kit.workspace.component(run.model.kernel()))?;
+        self.run(&Job { name: run.policy.name(), text, epochs: run.epochs }, csv, interrupt)
+    }
+
+    /// Like [`Fleet::train`], with any job.
+    ///
+    /// # Errors
+    /// When the job fails, makes no progress, or a process ends.
+    pub(crate) fn run(&mut self, run: &Job, csv: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<RunRecords> {
         let job = self.submit(run)?;
-        let mut progress = Progress::start(run.policy.name(), run.epochs, run.agents)?;
+        let mut progress = Progress::start(run.name, run.epochs, self.quotas.len())?;
         let mut last_step = (0, Instant::now());
         let job_view = loop {
             interrupt.sleep(POLL_EVERY)?;
@@ -213,27 +257,14 @@ impl Fleet<'_> {
             records.steps_per_s().map(|rate| format!("{rate:.1} steps/s")),
             records.accuracy().map(|accuracy| format!("{:.1} % accuracy", accuracy * 100.0)),
         ];
-        eprintln!("{}: {}", run.policy.name(), figures.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        eprintln!("{}: {}", run.name, figures.into_iter().flatten().collect::<Vec<_>>().join(", "));
         Ok(records)
     }
 
     /// Hands the job file to `omnilearn-hub submit`, as a user would, and returns the job's number.
-    fn submit(&self, run: &Run) -> anyhow::Result<u64> {
-        let plan = JobPlan {
-            mode: run.mode,
-            model: run.model,
-            policy: run.policy,
-            width: run.width,
-            global_batch: run.global_batch,
-            epochs: run.epochs,
-            agents: u32::try_from(run.agents).context("too many agents")?,
-            dataset: self.kit.spec.name,
-            train_samples: self.kit.spec.train_samples,
-            seed: run.seed,
-        };
-        let file = self.state.path().join(format!("{}.toml", run.policy.name()));
-        let text = plan.to_toml(&self.kit.workspace.component(run.model.kernel()))?;
-        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+    fn submit(&self, job: &Job) -> anyhow::Result<u64> {
+        let file = self.state.path().join(format!("{}.toml", job.name));
+        fs::write(&file, &job.text).with_context(|| format!("writing {}", file.display()))?;
         let answer = self.hub_command(["submit".as_ref(), file.as_os_str(), "--json".as_ref()])?;
         job_number(&answer).with_context(|| format!("no job number in `{}`", answer.trim()))
     }

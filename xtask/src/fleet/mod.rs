@@ -1,5 +1,4 @@
 //! A fleet on one machine: agents as real processes, each with the CPU quota of the device it stands for.
 
 pub(crate) mod process;
-pub(crate) mod quota;
 pub(crate) mod ratios;

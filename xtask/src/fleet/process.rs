@@ -11,8 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::interrupt::Interrupt;
+
 /// How long a process may take to end cleanly before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Time between two looks at a process. Rare enough not to be part of what is measured.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Lines of a log that an error message shows.
 const LOG_TAIL_LINES: usize = 12;
@@ -47,7 +52,7 @@ impl Process {
 
     /// The end of its log.
     pub(crate) fn log_tail(&self) -> String {
-        let text = fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let text = self.output().unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }
@@ -75,6 +80,23 @@ impl Process {
             Some(status) if status.success() => Ok(true),
             Some(status) => bail!("{} failed ({status}):\n{}", self.name, self.log_tail()),
         }
+    }
+
+    /// Waits for the process to end well and returns its output. `look` sees the output so far, time and again.
+    ///
+    /// # Errors
+    /// When it fails, with the end of its log, and after an interrupt.
+    pub(crate) fn run_to_end(&mut self, interrupt: &Interrupt, mut look: impl FnMut(&str)) -> anyhow::Result<String> {
+        while !self.has_succeeded()? {
+            look(&self.output()?);
+            interrupt.sleep(LOOK_EVERY)?;
+        }
+        self.output()
+    }
+
+    fn output(&self) -> anyhow::Result<String> {
+        let bytes = fs::read(&self.log).with_context(|| format!("reading {}", self.log.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Asks the process to end. A child that we have not waited for keeps its id, so this can reach no stranger.

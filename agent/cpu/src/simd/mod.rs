@@ -7,6 +7,7 @@
 )]
 
 mod dot;
+mod inner;
 mod matrix_mut;
 mod outer;
 mod product;
@@ -18,6 +19,7 @@ use std::sync::LazyLock;
 use macerator::{Simd, Vector, with_simd};
 
 pub(crate) use self::dot::{LaneSums, ShiftedDot};
+pub(crate) use self::inner::inner_products;
 pub(crate) use self::matrix_mut::MatrixMut;
 pub(crate) use self::outer::OuterSums;
 pub(crate) use self::product::{Matrix, Panels, Product, strip_columns, strip_parts};

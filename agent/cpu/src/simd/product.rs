@@ -187,9 +187,6 @@ pub(crate) struct Product<'a> {
     pub(crate) accumulate: bool,
 }
 
-/// Fewest rows of the result for which a right operand is copied to where it is read from best.
-const PACK_FROM_ROWS: usize = 28;
-
 /// Whether rows so many elements apart fall on the same few sets of the first-level cache, where they displace each other.
 fn collide(stride: usize) -> bool {
     stride >= 256 && stride.is_multiple_of(128)
@@ -221,10 +218,20 @@ impl Product<'_> {
         });
     }
 
+    /// [`Product::with_panels`] on all threads, which share the rows, where it is worth waking them.
+    pub(crate) fn shared_with_panels(self, packed: &[f32], out: MatrixMut<'_>) {
+        let ranges = parts(out.rows(), out.rows() * out.columns() * self.k / PRODUCTS_PER_ELEMENT);
+        let outs = ranges.iter().zip(out.split_rows(&ranges)).collect();
+        for_each(outs, |(&(first, _), mut out): (&(usize, usize), MatrixMut<'_>)| {
+            Product { a: self.a.from(first, 0), ..self }.with_panels(packed, &mut out);
+        });
+    }
+
     /// With a row-major right operand, rows `stride` apart.
     pub(crate) fn with_rows(self, b: &[f32], stride: usize, out: &mut MatrixMut<'_>) {
         let columns = strip_columns();
-        let packs = out.rows() >= PACK_FROM_ROWS && collide(stride);
+        // With one tile of rows, each element is read once only.
+        let packs = out.rows() > tile_rows() && collide(stride);
         let whole = out.columns() / lanes() * lanes();
         if whole > 0 {
             let mut copy = Buffer::new(if packs { DEPTH * BLOCK_STRIPS * columns } else { 0 });
@@ -262,12 +269,13 @@ impl Product<'_> {
         let columns = strip_columns();
         let block_rows = BLOCK_TILES * tile_rows();
         let packs = m >= tile_rows() && collide(self.a.stride);
+        let depth = self.k.div_ceil(self.k.div_ceil(DEPTH)); // blocks of equal depth
         let copied_rows = m.min(block_rows).next_multiple_of(tile_rows());
         let mut copy = Buffer::new(if packs { copied_rows * (DEPTH + SLACK) } else { 0 });
         for first in (0..n).step_by(BLOCK_STRIPS * columns) {
             let count = (BLOCK_STRIPS * columns).min(n - first);
-            for start in (0..self.k).step_by(DEPTH) {
-                let k = DEPTH.min(self.k - start);
+            for start in (0..self.k).step_by(depth) {
+                let k = depth.min(self.k - start);
                 let accumulate = self.accumulate || start > 0;
                 block(first, (start, k), count, &mut |right| {
                     for row in (0..m).step_by(block_rows) {

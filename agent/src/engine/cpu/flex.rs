@@ -14,7 +14,7 @@ use super::{Convolution, CpuOperators, Normalisation, Pooling};
 
 /// Sizes of a linear layer.
 pub(super) fn linear_shape(x: &FlexTensor, weight: &FlexTensor) -> LinearShape {
-    LinearShape { batch: sizes(x)[0], inputs: sizes(x)[1], outputs: sizes(weight)[1] }
+    LinearShape { batch: sizes(x)[0], inputs: sizes(x)[1], outputs: sizes(weight)[0] }
 }
 
 /// Sizes of an operand of batch normalisation, of rank 2 or 4.

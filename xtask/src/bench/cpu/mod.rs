@@ -6,10 +6,8 @@
 mod case;
 mod contestant;
 mod layers;
-mod progress;
 mod report;
 mod sample;
-mod torch;
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -20,10 +18,10 @@ use clap::Args;
 
 use self::case::{Case, Model};
 use self::contestant::{Contestant, Contestants};
-use self::progress::Progress;
 use self::report::{Report, Row};
 use self::sample::Sample;
-use self::torch::Torch;
+use super::progress::Progress;
+use super::torch::Torch;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 
@@ -84,7 +82,7 @@ impl CpuArguments {
 /// Runs the benchmark and prints what came out.
 ///
 /// # Errors
-/// When something does not build or a process fails.
+/// When something does not build or a process fails; what has been measured by then is printed all the same.
 pub(crate) fn run(workspace: &Workspace, arguments: &CpuArguments) -> anyhow::Result<()> {
     let interrupt = Interrupt::listen()?;
     let cores = available_parallelism().context("counting cores")?.get();
@@ -102,11 +100,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CpuArguments) -> anyhow::Re
     interrupt.check()?;
     let train_step = programs.into_iter().next().context("cargo built nothing")?;
     let contestants = Contestants { train_step, torch };
-    let rows = measure(&contestants, &cases, arguments, folder.path(), &interrupt)?;
+    let (rows, mut ended) = measure(&contestants, &cases, arguments, folder.path(), &interrupt);
     let mut report = Report::new(rows);
-    if arguments.layers {
+    if arguments.layers && ended.is_ok() {
         let seconds = arguments.seconds();
-        report = report.with_layers(layers::measure(&contestants, &cases, seconds, folder.path(), &interrupt)?);
+        match layers::measure(&contestants, &cases, seconds, folder.path(), &interrupt) {
+            Ok(layers) => report = report.with_layers(layers),
+            Err(error) => ended = Err(error),
+        }
     }
     if arguments.sweep {
         report = report.with_worst();
@@ -117,31 +118,35 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CpuArguments) -> anyhow::Re
         let torch_version = contestants.torch.as_ref().map(Torch::version);
         print!("{}", report.text(cores, arguments.rounds(), torch_version));
     }
-    Ok(())
+    ended
 }
 
-/// All rounds of all cases.
+/// All rounds of all cases. Whatever ends them early, cases that have been measured have their row.
 fn measure(
     contestants: &Contestants,
     cases: &[Case],
     arguments: &CpuArguments,
     folder: &Path,
     interrupt: &Interrupt,
-) -> anyhow::Result<Vec<Row>> {
+) -> (Vec<Row>, anyhow::Result<()>) {
     let rounds = arguments.rounds();
     let turns = contestants.all();
     let progress = Progress::start(rounds as usize * cases.len() * turns.len());
     let mut samples: Vec<[Vec<Sample>; Contestant::COUNT]> = cases.iter().map(|_| Default::default()).collect();
-    for round in 1..=rounds {
-        for (case, samples) in cases.iter().zip(&mut samples) {
-            for &contestant in &turns {
-                progress.begin(&format!("round {round} of {rounds}, {case}, {}", contestant.name()));
-                let command = contestants.command(contestant, case, arguments.seconds());
-                let sample: Sample = sample::run(contestant.name(), command, folder, interrupt, |_| ())?;
-                progress.end(&sample.to_string());
-                samples[contestant as usize].push(sample);
+    let mut measure_all = || -> anyhow::Result<()> {
+        for round in 1..=rounds {
+            for (case, samples) in cases.iter().zip(&mut samples) {
+                for &contestant in &turns {
+                    progress.begin(&format!("round {round} of {rounds}, {case}, {}", contestant.name()));
+                    let command = contestants.command(contestant, case, arguments.seconds());
+                    let sample: Sample = sample::run(contestant.name(), command, folder, interrupt, |_| ())?;
+                    progress.end(&sample.to_string());
+                    samples[contestant as usize].push(sample);
+                }
             }
         }
-    }
-    Ok(cases.iter().zip(&samples).map(|(case, samples)| Row::new(case, samples)).collect())
+        Ok(())
+    };
+    let ended = measure_all();
+    (cases.iter().zip(&samples).filter_map(|(case, samples)| Row::new(case, samples)).collect(), ended)
 }

@@ -1,13 +1,12 @@
 //! What came out, as numbers and as a table.
 
-use std::fs;
-
 use serde::Serialize;
 
 use super::case::{Case, threads_text};
 use super::contestant::Contestant;
 use super::layers::LayerTable;
 use super::sample::Sample;
+use crate::bench::machine::processor;
 use crate::bench::median;
 
 /// Cores beyond the machine's that threads and other processes may use together before a line is called crowded: ticks are
@@ -89,16 +88,15 @@ impl Report {
 }
 
 impl Row {
-    /// From at least one sample of ours and of flex.
-    pub(crate) fn new(case: &Case, samples: &[Vec<Sample>; Contestant::COUNT]) -> Self {
+    /// From at least one sample of ours and of flex; `None` without.
+    pub(crate) fn new(case: &Case, samples: &[Vec<Sample>; Contestant::COUNT]) -> Option<Self> {
         let of = |contestant: Contestant| &samples[contestant as usize][..];
         let time = |contestant| median_of(of(contestant), |sample| Some(sample.step_ms));
         let peak = |contestant| median_of(of(contestant), |sample| Some(sample.peak_bytes? as f64 * 1e-6));
-        let ours_ms = time(Contestant::Ours).unwrap_or(f64::NAN);
-        let flex_ms = time(Contestant::Flex).unwrap_or(f64::NAN);
+        let (ours_ms, flex_ms) = (time(Contestant::Ours)?, time(Contestant::Flex)?);
         let torch_ms = time(Contestant::Torch);
         let foreign: Vec<f64> = samples.iter().flatten().filter_map(|sample| sample.foreign_cores).collect();
-        Self {
+        Some(Self {
             name: case.model.name(),
             batch: case.batch,
             threads: case.threads,
@@ -111,7 +109,7 @@ impl Row {
             flex_peak_mb: peak(Contestant::Flex),
             torch_peak_mb: peak(Contestant::Torch),
             foreign_cores: (!foreign.is_empty()).then(|| foreign.iter().sum::<f64>() / foreign.len() as f64),
-        }
+        })
     }
 }
 
@@ -130,12 +128,9 @@ fn worst(rows: &[Row]) -> Option<Worst> {
 
 /// What the numbers were measured on.
 fn heading(cores: usize, rounds: u32, torch_version: Option<&str>) -> String {
-    let information = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor =
-        information.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));
     let torch = torch_version.map(|version| format!(", PyTorch {version}")).unwrap_or_default();
     let rounds = if rounds == 1 { "1 round".to_owned() } else { format!("medians of {rounds} interleaved rounds") };
-    format!("{}, {cores} cores{torch}, {rounds}\n", processor.unwrap_or("unknown processor"))
+    format!("{}, {cores} cores{torch}, {rounds}\n", processor())
 }
 
 /// Says so where others kept the computing threads waiting.
@@ -203,7 +198,7 @@ mod tests {
 
     fn row(batch: u32, ours: &[f64], flex: &[f64], torch: &[f64]) -> Row {
         let samples = [ours, flex, torch].map(|times| times.iter().copied().map(sample).collect());
-        Row::new(&Case { model: Model::Lenet, batch, threads: 1 }, &samples)
+        Row::new(&Case { model: Model::Lenet, batch, threads: 1 }, &samples).unwrap()
     }
 
     #[test]

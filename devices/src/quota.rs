@@ -24,16 +24,16 @@ const REMOVAL_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where control groups are mounted, and which this process is in. Tests point it at an ordinary folder.
 #[derive(Clone, Debug)]
-pub(crate) struct CgroupTree {
+pub struct CgroupTree {
     /// The mount point, `/sys/fs/cgroup`.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// The text of `/proc/self/cgroup`.
-    pub(crate) membership: String,
+    pub membership: String,
 }
 
 impl CgroupTree {
     /// This machine's.
-    pub(crate) fn of_this_machine() -> Self {
+    pub fn of_this_machine() -> Self {
         Self {
             root: PathBuf::from("/sys/fs/cgroup"),
             membership: fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
@@ -82,7 +82,7 @@ impl CgroupTree {
 
 /// A way to limit the CPU time of a process.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Limiter {
+pub enum Limiter {
     /// Control groups, version 1, made in this folder.
     CgroupV1(PathBuf),
     /// Control groups, version 2, made in this folder.
@@ -97,7 +97,7 @@ pub(crate) enum Limiter {
 
 impl Limiter {
     /// The best that works here, found by trying it.
-    pub(crate) fn detect(tree: &CgroupTree) -> Self {
+    pub fn detect(tree: &CgroupTree) -> Self {
         Self::detect_cgroup(tree).unwrap_or_else(|| {
             let systemd = ["--user", "--scope", "--quiet", "--property=CPUQuota=50%", "--", "true"];
             if succeeds("systemd-run", &systemd) {
@@ -128,7 +128,7 @@ impl Limiter {
     }
 
     /// What the user has to know about it, if anything.
-    pub(crate) fn notice(&self) -> Option<&'static str> {
+    pub fn notice(&self) -> Option<&'static str> {
         match self {
             Self::CgroupV1(_) | Self::CgroupV2(_) | Self::SystemdScope => None,
             Self::Taskset => Some(
@@ -143,7 +143,7 @@ impl Limiter {
     }
 
     /// In words.
-    pub(crate) fn describe(&self) -> &'static str {
+    pub fn describe(&self) -> &'static str {
         match self {
             Self::CgroupV1(_) => "cgroup v1 CPU quotas",
             Self::CgroupV2(_) => "cgroup v2 CPU quotas",
@@ -157,7 +157,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When the operating system refuses it.
-    pub(crate) fn group(&self, name: &str, quota_cores: f64) -> anyhow::Result<CpuGroup> {
+    pub fn group(&self, name: &str, quota_cores: f64) -> anyhow::Result<CpuGroup> {
         let name = format!("{GROUP_PREFIX}{}-{name}", std::process::id());
         let place = match self {
             Self::CgroupV1(parent) => {
@@ -215,7 +215,7 @@ enum Place {
 
 /// A group of processes with one CPU quota. Dropping it removes it; end its processes first.
 #[derive(Debug)]
-pub(crate) struct CpuGroup {
+pub struct CpuGroup {
     place: Place,
     quota_cores: f64,
 }
@@ -223,7 +223,7 @@ pub(crate) struct CpuGroup {
 impl CpuGroup {
     /// A command that runs `program` inside the group from its first instruction on. `cores` are those that taskset may
     /// use, where that is all there is.
-    pub(crate) fn command(&self, program: &Path, cores: &[usize]) -> Command {
+    pub fn command(&self, program: &Path, cores: &[usize]) -> Command {
         match &self.place {
             Place::CgroupV1(folder) | Place::CgroupV2(folder) => {
                 let mut command = Command::new("sh");
@@ -253,7 +253,7 @@ impl CpuGroup {
     ///
     /// # Errors
     /// When the operating system refuses it, or there is nothing to set here.
-    pub(crate) fn set_quota(&mut self, quota_cores: f64) -> anyhow::Result<()> {
+    pub fn set_quota(&mut self, quota_cores: f64) -> anyhow::Result<()> {
         if !(quota_cores.is_finite() && quota_cores > 0.0) {
             bail!("a CPU quota of {quota_cores} cores is impossible");
         }
@@ -288,7 +288,7 @@ impl Drop for CpuGroup {
 }
 
 /// Cores for each agent where pinning is all there is: as many as its quota needs, taken in turn.
-pub(crate) fn pinned_cores(quotas: &[f64], cores: usize) -> Vec<Vec<usize>> {
+pub fn pinned_cores(quotas: &[f64], cores: usize) -> Vec<Vec<usize>> {
     let mut next = 0;
     quotas
         .iter()

@@ -3,6 +3,8 @@
 //! The agent implements this over Burn; the hub, which only describes kernels, uses [`NoTensors`]. This crate keeps the
 //! handles, checks limits and turns an [`OpError`] into a trap, so a backend knows nothing of WebAssembly.
 
+use omnilearn_wire::sampling::SplitMix64;
+
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
@@ -107,6 +109,15 @@ pub enum Reduction {
     Sum,
     /// Arithmetic mean.
     Mean,
+}
+
+/// The factors of `dropout`, one an element: 0 with this probability, else `1 / (1 - probability)`. Equal on every backend.
+pub fn dropout_mask(probability: f32, seed: u64, elements: usize) -> Vec<f32> {
+    let keep = 1.0 / (1.0 - probability);
+    let mut generator = SplitMix64::new(seed);
+    // The upper 24 bits as a number in 0 to below 1, exact in f32.
+    let mut uniform = || (generator.next_u64() >> 40) as f32 / (1u32 << 24) as f32;
+    (0..elements).map(|_| if uniform() < probability { 0.0 } else { keep }).collect()
 }
 
 /// Tensor computation for kernels. Methods are documented in `wit/kernel.wit` under the same names; dimensions arrive

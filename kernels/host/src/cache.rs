@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,14 +42,36 @@ pub(crate) fn entry(engine: &Engine, digest: &[u8; 32], folder: &Path) -> PathBu
     folder.join(format!("{digest}-{:016x}.cwasm", hasher.finish()))
 }
 
+/// Whether nobody but this user, and root, can have written an entry.
+#[cfg(unix)]
+fn is_private(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let own = |path: &Path| {
+        let Ok(metadata) = path.symlink_metadata() else { return false };
+        let trusted_owner = metadata.uid() == rustix::process::geteuid().as_raw() || metadata.uid() == 0;
+        trusted_owner && metadata.mode() & 0o022 == 0 && !metadata.is_symlink()
+    };
+    own(path) && path.parent().is_some_and(own)
+}
+
+/// Folders of a user are that user's by default elsewhere.
+#[cfg(not(unix))]
+fn is_private(_path: &Path) -> bool {
+    true
+}
+
 fn load(engine: &Engine, path: &Path) -> Option<Component> {
+    if !is_private(path) {
+        return None;
+    }
     let bytes = fs::read(path).ok()?;
     let (sum, code) = bytes.split_at_checked(32)?;
     if Sha256::digest(code).as_slice() != sum {
         return None;
     }
     // SAFETY: `deserialize` requires code that `serialize` made. `store` wrote this file, in a folder that only this user can
-    // write (see `Kernel::open_cached`); the sum shows that it is whole and unchanged since; and the engine itself refuses
+    // write, which has been checked; the sum shows that it is whole and unchanged since; and the engine itself refuses
     // code of another version, other settings or another CPU.
     unsafe { Component::deserialize(engine, code) }.ok()
 }
@@ -61,8 +83,14 @@ fn store(path: &Path, code: &[u8]) -> io::Result<()> {
     }
     // Under a name of its own until it is whole, so that nobody loads half an entry.
     let whole = path.with_extension(format!("{}-{}.tmp", process::id(), SERIAL.fetch_add(1, Ordering::Relaxed)));
-    let written =
-        fs::write(&whole, [Sha256::digest(code).as_slice(), code].concat()).and_then(|()| fs::rename(&whole, path));
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let written = options
+        .open(&whole)
+        .and_then(|mut file| file.write_all(Sha256::digest(code).as_slice()).and_then(|()| file.write_all(code)))
+        .and_then(|()| fs::rename(&whole, path));
     if written.is_err() {
         let _ = fs::remove_file(&whole); // as good as it gets when the disk is full
     }

@@ -91,8 +91,8 @@ impl Kernel {
     /// another engine version, other settings or another CPU, or a damaged one, is replaced. A folder that cannot be
     /// written costs only time.
     ///
-    /// The folder must be as well protected as the program itself: whoever writes there decides what this process executes.
-    /// It is made so that only its owner may enter it.
+    /// Whoever writes there decides what this process executes, so the folder is made for its owner alone, and entries that
+    /// another user could have written are not loaded.
     ///
     /// # Errors
     /// [`OpenError`], whatever the bytes are.
@@ -122,6 +122,12 @@ impl Kernel {
     /// SHA-256 of the component.
     pub fn digest(&self) -> &[u8; 32] {
         &self.0.digest
+    }
+
+    /// Names of everything that the component imports, in its order.
+    pub fn imports(&self) -> Vec<String> {
+        let component = &self.0.component;
+        component.component_type().imports(component.engine()).map(|(name, _)| name.to_owned()).collect()
     }
 
     /// The settings that the kernel understands.

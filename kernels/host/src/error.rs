@@ -18,6 +18,12 @@ pub enum KernelError {
         /// What happened.
         message: String,
     },
+    /// What computes for the kernel failed, such as a GPU that is lost. The instance is spent.
+    #[error("compute device failed: {message}")]
+    Device {
+        /// The operation, and what the backend says.
+        message: String,
+    },
     /// The kernel used up what it was given. The instance is spent.
     #[error(transparent)]
     Limit(Limit),
@@ -88,6 +94,6 @@ impl KernelError {
 
     /// Whether the instance can no longer be called.
     pub(crate) fn spends(&self) -> bool {
-        matches!(self, KernelError::Trap { .. } | KernelError::Limit(_))
+        matches!(self, KernelError::Trap { .. } | KernelError::Device { .. } | KernelError::Limit(_))
     }
 }

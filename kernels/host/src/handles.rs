@@ -79,6 +79,8 @@ pub(crate) struct Handles<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     bytes: u64,
+    /// The most that `bytes` has been.
+    bytes_peak: u64,
     bytes_max: u64,
     count_max: u32,
     /// Whether dropped tensors still count, because differentiation may keep them.
@@ -92,10 +94,16 @@ impl<T> Handles<T> {
             slots: Vec::new(),
             free: Vec::new(),
             bytes: 0,
+            bytes_peak: 0,
             bytes_max: tensor_bytes,
             count_max: handles,
             retaining: false,
         }
+    }
+
+    /// The most bytes that a call has held.
+    pub(crate) fn bytes_peak(&self) -> u64 {
+        self.bytes_peak
     }
 
     /// Begins a call.
@@ -139,6 +147,7 @@ impl<T> Handles<T> {
             None => return Err(Limit::Handles { max: self.count_max }),
         };
         self.bytes = bytes;
+        self.bytes_peak = self.bytes_peak.max(bytes);
         self.slots[number as usize] = Slot::Live(held);
         Ok(Resource::new_own(number))
     }

@@ -62,6 +62,15 @@ pub struct Output<T> {
     pub metrics: Vec<T>,
 }
 
+/// The most memory that an instance has used so far, counted as [`Limits`] count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// See [`Limits::linear_memory_bytes`].
+    pub linear_memory_bytes: u64,
+    /// See [`Limits::tensor_bytes`].
+    pub tensor_bytes: u64,
+}
+
 /// An instance of a kernel on a backend.
 pub struct Instance<B: TensorBackend> {
     kernel: Kernel,
@@ -123,6 +132,12 @@ impl<B: TensorBackend> Instance<B> {
     /// What [`Instance::describe`] returned.
     pub fn description(&self) -> Option<&Arc<Description>> {
         self.description.as_ref()
+    }
+
+    /// What the instance has used so far.
+    pub fn usage(&self) -> Usage {
+        let state = self.store.data();
+        Usage { linear_memory_bytes: state.memory.used(), tensor_bytes: state.handles.bytes_peak() }
     }
 
     /// Whether an earlier call trapped or reached a limit, so that only [`Instance::restart`] is left.
@@ -218,7 +233,7 @@ impl<B: TensorBackend> Instance<B> {
         // A backend that panics must not take the process along; the instance is thrown away after it.
         let result = match catch_unwind(AssertUnwindSafe(|| call(&self.exports, &mut self.store))) {
             Ok(result) => result.map_err(KernelError::from_call),
-            Err(panic) => Err(KernelError::Trap { message: panicked(self.store.data().operation, &*panic) }),
+            Err(panic) => Err(KernelError::Device { message: panicked(self.store.data().operation, &*panic) }),
         };
         self.spent = result.as_ref().is_err_and(KernelError::spends);
         result

@@ -92,6 +92,11 @@ impl MemoryLimiter {
     pub(crate) fn new(max: u64) -> MemoryLimiter {
         MemoryLimiter { used: 0, max }
     }
+
+    /// Bytes of all memories; they never shrink.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
 }
 
 impl ResourceLimiter for MemoryLimiter {

@@ -26,7 +26,7 @@ pub(crate) fn matmul(a: &[usize], b: &[usize]) -> u64 {
 
 pub(crate) fn linear(x: &[usize], weight: &[usize]) -> u64 {
     match (x, weight) {
-        ([leading @ .., _], [_, outputs]) => elements(leading).saturating_mul(*outputs as u64),
+        ([leading @ .., _], [outputs, _]) => elements(leading).saturating_mul(*outputs as u64),
         _ => 0,
     }
 }

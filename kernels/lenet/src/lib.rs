@@ -31,9 +31,9 @@ impl Classifier for LeNet {
         Ok(LeNet {
             conv1: Conv2d::new(channels, 6, 5).padding(2).build(build, "conv1"),
             conv2: Conv2d::new(6, 16, 5).build(build, "conv2"),
-            fc1: Linear::new(build, "fc1", 16 * pooled(image_height) * pooled(image_width), 120),
-            fc2: Linear::new(build, "fc2", 120, 84),
-            fc3: Linear::new(build, "fc3", 84, classes),
+            fc1: Linear::new(16 * pooled(image_height) * pooled(image_width), 120).build(build, "fc1"),
+            fc2: Linear::new(120, 84).build(build, "fc2"),
+            fc3: Linear::new(84, classes).build(build, "fc3"),
         })
     }
 

@@ -30,9 +30,9 @@ impl Classifier for Mlp {
         let Settings { channels, image_height, image_width, hidden, classes, dropout } = settings;
         build.input("image", DType::F32, &[channels, image_height, image_width]);
         Ok(Mlp {
-            fc1: Linear::new(build, "fc1", channels * image_height * image_width, hidden),
+            fc1: Linear::new(channels * image_height * image_width, hidden).build(build, "fc1"),
             dropout: Dropout::new(dropout),
-            fc2: Linear::new(build, "fc2", hidden, classes),
+            fc2: Linear::new(hidden, classes).build(build, "fc2"),
         })
     }
 

@@ -16,6 +16,8 @@ pub struct Buffer(pub(crate) usize);
 #[derive(Default)]
 pub struct Builder {
     scope: String,
+    /// Whether weight decay leaves parameters of one dimension alone.
+    spares_vectors: bool,
     parameters: Vec<model::Parameter>,
     buffers: Vec<model::Buffer>,
     inputs: Vec<model::TensorSpec>,
@@ -24,10 +26,11 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds a trainable tensor. Its full name has the open scopes in front: `stage1.conv.weight`.
+    /// Adds a trainable tensor. Its full name has the open scopes in front: `layer1.0.conv1.weight`.
     pub fn parameter(&mut self, name: &str, shape: &[u32], initializer: Initializer) -> Parameter {
         let name = self.full_name(name);
-        self.parameters.push(model::Parameter { name, shape: shape.to_vec(), initializer, decay: true });
+        let decay = shape.len() > 1 || !self.spares_vectors;
+        self.parameters.push(model::Parameter { name, shape: shape.to_vec(), initializer, decay });
         Parameter(self.parameters.len() - 1)
     }
 
@@ -36,6 +39,11 @@ impl Builder {
         let name = self.full_name(name);
         self.buffers.push(model::Buffer { name, shape: shape.to_vec(), initial, merge });
         Buffer(self.buffers.len() - 1)
+    }
+
+    /// From here on weight decay leaves parameters of one dimension alone: biases, and the scales of normalisations.
+    pub fn decay_matrices_only(&mut self) {
+        self.spares_vectors = true;
     }
 
     /// Puts `name` and a dot in front of everything that `build` adds.
@@ -77,10 +85,4 @@ impl Builder {
             metrics: self.metrics,
         }
     }
-}
-
-/// Initialises as PyTorch does for linear and convolutional layers, weights and biases alike: uniform within
-/// `1 / sqrt(fan_in)`, `fan_in` being the number of inputs of one output.
-pub(crate) fn by_fan_in(fan_in: u64) -> Initializer {
-    Initializer::Uniform(1.0 / (fan_in as f32).sqrt())
 }

@@ -1,6 +1,7 @@
 //! Kernels that sort samples into classes.
 
-use crate::{Builder, Kernel, Mode, Output, Pass, Settings, Tensor};
+use crate::loss::classification;
+use crate::{Builder, Kernel, Output, Pass, Settings, Tensor, only_input};
 
 /// A kernel that gives logits for one input. The loss is the mean cross-entropy against the class index, and the metric
 /// `correct` counts the samples whose largest logit is the target's.
@@ -27,16 +28,7 @@ impl<C: Classifier> Kernel for C {
     }
 
     fn forward(&self, inputs: Vec<Tensor>, targets: Option<Tensor>, pass: &mut Pass) -> Result<Output, String> {
-        let [input] = <[Tensor; 1]>::try_from(inputs)
-            .map_err(|inputs| format!("a classifier takes one input and got {}", inputs.len()))?;
-        let logits = self.logits(input, pass);
-        if pass.mode() == Mode::Predict {
-            return Ok(Output { loss: None, outputs: vec![logits], metrics: Vec::new() });
-        }
-        let targets = targets.ok_or("a batch to learn from has no targets")?;
-        let loss = logits.cross_entropy(&targets);
-        let classes = logits.argmax(-1).reshape(&targets.shape()); // [batch, 1] -> [batch]
-        let correct = classes.equal(&targets).sum(&[]);
-        Ok(Output { loss: Some(loss), outputs: vec![logits], metrics: vec![correct] })
+        let logits = self.logits(only_input(inputs)?, pass);
+        Output::judged(logits, targets, pass, classification)
     }
 }

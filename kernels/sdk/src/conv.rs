@@ -1,7 +1,7 @@
 //! Convolution.
 
-use crate::builder::by_fan_in;
-use crate::{Builder, Conv2dOptions, Parameter, Pass, Tensor};
+use crate::initial::Fan;
+use crate::{Builder, Conv2dOptions, Initial, Parameter, Pass, Tensor};
 
 /// `[batch, inputs, height, width] -> [batch, outputs, height', width']` with a square filter.
 ///
@@ -20,15 +20,17 @@ pub struct Conv2dConfig {
     outputs: u32,
     kernel: u32,
     bias: bool,
+    initial: Initial,
     options: Conv2dOptions,
 }
 
 impl Conv2d {
-    /// A convolution with filters of `kernel` by `kernel` pixels, stride 1, no padding, and a bias.
+    /// A convolution with filters of `kernel` by `kernel` pixels, stride 1, no padding, and a bias, which start
+    /// as [`Initial::FanIn`] says.
     #[expect(clippy::new_ret_no_self, reason = "a builder reads best when it starts at the layer's own name")]
     pub fn new(inputs: u32, outputs: u32, kernel: u32) -> Conv2dConfig {
         let options = Conv2dOptions { stride: (1, 1), padding: (0, 0), dilation: (1, 1), groups: 1 };
-        Conv2dConfig { inputs, outputs, kernel, bias: true, options }
+        Conv2dConfig { inputs, outputs, kernel, bias: true, initial: Initial::FanIn, options }
     }
 
     /// Applies the layer.
@@ -68,14 +70,26 @@ impl Conv2dConfig {
         self
     }
 
-    /// Names the parameters, `NAME.weight` and `NAME.bias`, drawn within `1 / sqrt(inputs / groups * kernel^2)`.
+    /// Other first values.
+    pub fn initial(mut self, initial: Initial) -> Self {
+        self.initial = initial;
+        self
+    }
+
+    /// Channels that come out.
+    pub(crate) fn outputs(&self) -> u32 {
+        self.outputs
+    }
+
+    /// Names the parameters, `NAME.weight` and `NAME.bias`.
     pub fn build(self, build: &mut Builder, name: &str) -> Conv2d {
-        let Conv2dConfig { inputs, outputs, kernel, bias, options } = self;
+        let Conv2dConfig { inputs, outputs, kernel, bias, initial, options } = self;
         let inputs_per_group = inputs / options.groups;
-        let initializer = by_fan_in(u64::from(inputs_per_group) * u64::from(kernel) * u64::from(kernel));
+        let area = u64::from(kernel) * u64::from(kernel);
+        let fan = Fan { inputs: u64::from(inputs_per_group) * area, outputs: u64::from(outputs) * area };
         build.scope(name, |build| Conv2d {
-            weight: build.parameter("weight", &[outputs, inputs_per_group, kernel, kernel], initializer),
-            bias: bias.then(|| build.parameter("bias", &[outputs], initializer)),
+            weight: build.parameter("weight", &[outputs, inputs_per_group, kernel, kernel], initial.weight(fan)),
+            bias: bias.then(|| build.parameter("bias", &[outputs], initial.bias(fan))),
             options,
         })
     }

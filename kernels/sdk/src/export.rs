@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::bindings::exports::omnilearn::kernel::model;
-use crate::{Builder, Pass, Settings, Tensor};
+use crate::{Builder, Mode, Pass, Settings, Tensor};
 
 /// A model in full generality. Models that classify implement [`Classifier`](crate::Classifier) instead.
 pub trait Kernel: Sized + Send + Sync + 'static {
@@ -31,6 +31,37 @@ pub struct Output {
     pub outputs: Vec<Tensor>,
     /// Sums over the batch, each `[1]`; none if the pass only predicts.
     pub metrics: Vec<Tensor>,
+}
+
+impl Output {
+    /// Output of a kernel that compares one tensor with the targets. `judge` is one of those in [`loss`](crate::loss): of
+    /// outputs and targets it makes the loss and the only metric. A pass that only predicts has neither.
+    ///
+    /// # Errors
+    /// A pass that learns without targets.
+    pub fn judged(
+        outputs: Tensor,
+        targets: Option<Tensor>,
+        pass: &Pass,
+        judge: impl FnOnce(&Tensor, &Tensor) -> (Tensor, Tensor),
+    ) -> Result<Output, String> {
+        if pass.mode() == Mode::Predict {
+            return Ok(Output { loss: None, outputs: vec![outputs], metrics: Vec::new() });
+        }
+        let targets = targets.ok_or("a batch to learn from has no targets")?;
+        let (loss, metric) = judge(&outputs, &targets);
+        Ok(Output { loss: Some(loss), outputs: vec![outputs], metrics: vec![metric] })
+    }
+}
+
+/// The input of a kernel that has one.
+///
+/// # Errors
+/// Another number of inputs.
+pub fn only_input(inputs: Vec<Tensor>) -> Result<Tensor, String> {
+    let [input] = <[Tensor; 1]>::try_from(inputs)
+        .map_err(|inputs| format!("this kernel takes one input and got {}", inputs.len()))?;
+    Ok(input)
 }
 
 /// Where a component keeps its configured kernel.

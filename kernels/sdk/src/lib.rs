@@ -20,7 +20,7 @@
 //!
 //!     fn build(settings: Settings, build: &mut Builder) -> Result<Self, String> {
 //!         build.input("image", DType::F32, &[784]);
-//!         Ok(Softmax { layer: Linear::new(build, "layer", 784, settings.classes) })
+//!         Ok(Softmax { layer: Linear::new(784, settings.classes).build(build, "layer") })
 //!     }
 //!
 //!     fn logits(&self, images: Tensor, pass: &mut Pass) -> Tensor {
@@ -30,6 +30,8 @@
 //!
 //! export_kernel!(Softmax);
 //! ```
+//!
+//! A model that is no classifier implements [`Kernel`], most simply with one of the functions in [`loss`].
 //!
 //! Shapes derived from settings cannot be wrong at run time in a way that the kernel must handle: a misused operation
 //! traps in the agent, with the operation's name and the shapes.
@@ -42,8 +44,12 @@ pub mod bindings;
 mod builder;
 mod classifier;
 mod conv;
+mod conv_norm;
 mod export;
+mod initial;
 mod linear;
+pub mod loss;
+mod lstm;
 mod norm;
 mod pass;
 mod pool;
@@ -54,23 +60,27 @@ pub use bindings::exports::omnilearn::kernel::model::{Initializer, Merge, Mode, 
 pub use bindings::omnilearn::kernel::tensor::{Conv2dOptions, Dtype as DType, Pool2dOptions, Tensor};
 pub use builder::{Buffer, Builder, Parameter};
 pub use classifier::Classifier;
-pub use conv::Conv2d;
+pub use conv::{Conv2d, Conv2dConfig};
+pub use conv_norm::ConvNorm2d;
 #[doc(hidden)]
 pub use export::Slot;
-pub use export::{Kernel, Output};
-pub use linear::Linear;
+pub use export::{Kernel, Output, only_input};
+pub use initial::Initial;
+pub use linear::{Linear, LinearConfig};
+pub use lstm::{Lstm, LstmConfig};
 pub use norm::BatchNorm2d;
 pub use pass::{Dropout, Pass};
-pub use pool::{avg_pool2d, flatten, max_pool2d};
-pub use sequence::{Embedding, LayerNorm};
+pub use pool::{avg_pool2d, avg_pool2d_to, flatten, max_pool2d};
+pub use sequence::{Embedding, EmbeddingConfig, LayerNorm};
 #[doc(hidden)]
 pub use settings::help;
-pub use settings::{SettingKind, Settings};
+pub use settings::{SettingKind, Settings, choose};
 
 /// What most kernels use.
 pub mod prelude {
     pub use crate::{
-        BatchNorm2d, Builder, Classifier, Conv2d, DType, Dropout, Embedding, LayerNorm, Linear, Pass, Tensor,
-        avg_pool2d, export_kernel, flatten, max_pool2d, settings,
+        BatchNorm2d, Builder, Classifier, Conv2d, ConvNorm2d, DType, Dropout, Embedding, Initial, Kernel, LayerNorm,
+        Linear, Lstm, Output, Pass, Tensor, avg_pool2d, avg_pool2d_to, choose, export_kernel, flatten, loss,
+        max_pool2d, only_input, settings,
     };
 }

@@ -59,7 +59,10 @@ impl SettingKind for u32 {
 
 impl SettingKind for f32 {
     fn to_value(self) -> SettingValue {
-        SettingValue::Number(self.into())
+        // A default of 0.2 is told as 0.2, and not as the nearest `f32`, which is 0.20000000298.
+        let value = f64::from(self);
+        let mut shorter = (0..10).map(|decimals| 10f64.powi(decimals)).map(|scale| (value * scale).round() / scale);
+        SettingValue::Number(shorter.find(|&shorter| shorter as f32 == self).unwrap_or(value))
     }
 
     fn from_value(value: SettingValue) -> Option<f32> {
@@ -94,6 +97,26 @@ impl SettingKind for String {
             _ => None,
         }
     }
+}
+
+/// What a setting with few values stands for: the other half of the choice that has the given value.
+///
+/// ```ignore
+/// let stride = choose("stem", stem.as_str(), [("small", 1), ("imagenet", 2)])?;
+/// ```
+///
+/// # Errors
+/// A value that none of the choices has, as a sentence for the job's author.
+pub fn choose<V: PartialEq + Debug, T, const N: usize>(
+    name: &str,
+    given: V,
+    choices: [(V, T); N],
+) -> Result<T, String> {
+    let values: Vec<String> = choices.iter().map(|(value, _)| format!("{value:?}")).collect();
+    let chosen = choices.into_iter().find(|(value, _)| *value == given);
+    chosen
+        .map(|(_, meaning)| meaning)
+        .ok_or_else(|| format!("setting `{name}` is {given:?}, but must be one of {}", values.join(", ")))
 }
 
 /// Doc comment lines as one help text.

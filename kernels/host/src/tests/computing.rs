@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use super::scalar::{Scalars, Tensor};
 use super::textual::{FULL, Textual};
 use super::{integer, kernel};
@@ -79,10 +81,8 @@ fn an_mlp_computes_what_its_formula_says() {
     let inputs = batch.inputs[0].values().to_vec();
     let output = instance.forward(batch).unwrap();
     let layer = |x: &[f32], weight: &[f32], bias: &[f32]| -> Vec<f32> {
-        let outputs = bias.len();
-        (0..outputs)
-            .map(|o| bias[o] + x.iter().enumerate().map(|(i, x)| x * weight[i * outputs + o]).sum::<f32>())
-            .collect()
+        let rows = weight.chunks(x.len()).zip(bias);
+        rows.map(|(row, bias)| bias + row.iter().zip(x).map(|(weight, x)| weight * x).sum::<f32>()).collect()
     };
     for sample in 0..2 {
         let hidden = layer(&inputs[sample * 144..(sample + 1) * 144], &tensors[0], &tensors[1]);
@@ -127,7 +127,7 @@ fn an_input_of_another_shape_traps_with_the_operation_and_the_shapes() {
     let description = instance.description().unwrap().clone();
     batch.inputs[0] = Tensor::f32(vec![0.0; 200], &[2, 1, 10, 10]);
     let error = instance.forward(batch).unwrap_err();
-    let message = "`linear` cannot take f32 [2, 100] and f32 [144, 5]: inner dimensions differ".to_owned();
+    let message = "`linear` cannot take f32 [2, 100] and f32 [5, 144]: inner dimensions differ".to_owned();
     assert_eq!(error, KernelError::Trap { message });
     assert_eq!(instance.forward(self::batch(&description, 2, Mode::Evaluate)).unwrap_err(), KernelError::Spent);
     let mut instance = instance.restart().unwrap();
@@ -184,6 +184,20 @@ fn time_in_operations_is_limited() {
 }
 
 #[test]
+fn operations_in_an_endless_loop_are_stopped_in_time() {
+    let describe = "(loop (call $drop (call $full (f32.const 0) (i32.const 2080) (i32.const 2))) (br 0)) unreachable";
+    let kernel = Kernel::open(&Textual { head: FULL, describe, ..Textual::default() }.component()).unwrap();
+    let time = Duration::from_millis(100);
+    let limits = Limits { host_time: time, kernel_time: time, ..Limits::default() };
+    let mut instance = kernel.instantiate(Scalars::default(), limits).unwrap();
+    let began = Instant::now();
+    let error = instance.describe(&[]).unwrap_err();
+    assert!(matches!(error, KernelError::Limit(Limit::HostTime { .. } | Limit::KernelTime { .. })), "{error}");
+    // Either deadline, both of which run, and 200 ms.
+    assert!(began.elapsed() < 2 * time + Duration::from_millis(200), "{:?}", began.elapsed());
+}
+
+#[test]
 fn handles_are_limited() {
     let describe = "(loop (drop (call $full (f32.const 0) (i32.const 2080) (i32.const 2))) (br 0)) unreachable";
     let kernel = Kernel::open(&Textual { head: FULL, describe, ..Textual::default() }.component()).unwrap();
@@ -207,10 +221,10 @@ fn a_handle_kept_past_its_call_is_void() {
 }
 
 #[test]
-fn a_backend_that_panics_is_a_trap() {
+fn a_backend_that_panics_is_a_failure_of_the_device() {
     let (mut instance, batch) = ready("lenet", 2, Mode::Predict);
     instance.backend_mut().panics = true;
     let error = instance.forward(batch).unwrap_err();
-    assert_eq!(error, KernelError::Trap { message: "`conv2d` panicked in the backend: asked to".to_owned() });
+    assert_eq!(error, KernelError::Device { message: "`conv2d` panicked in the backend: asked to".to_owned() });
     assert!(instance.is_spent());
 }

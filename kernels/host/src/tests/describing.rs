@@ -23,11 +23,11 @@ fn lenet_is_described_in_the_order_of_its_layers() {
         ("conv1.bias", &[6]),
         ("conv2.weight", &[16, 6, 5, 5]),
         ("conv2.bias", &[16]),
-        ("fc1.weight", &[400, 120]),
+        ("fc1.weight", &[120, 400]),
         ("fc1.bias", &[120]),
-        ("fc2.weight", &[120, 84]),
+        ("fc2.weight", &[84, 120]),
         ("fc2.bias", &[84]),
-        ("fc3.weight", &[84, 10]),
+        ("fc3.weight", &[10, 84]),
         ("fc3.bias", &[10]),
     ];
     assert_eq!(tensors, expected);

@@ -1,22 +1,30 @@
+mod address_space;
 mod computing;
 mod describing;
 mod hostile;
 mod opening;
+mod other_languages;
 mod scalar;
 mod textual;
+mod zoo;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use omnilearn_wire::message::{Setting, SettingValue};
 
 use crate::Kernel;
 
-/// The bytes of one of the kernels that `cargo xtask kernels` builds.
+/// Where `cargo xtask kernels` puts a kernel.
+fn component_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../target/components/{name}.wasm"))
+}
+
+/// The bytes of one of the kernels.
 fn component(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../target/components/{name}.wasm"));
+    let path = component_path(name);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask kernels`", path.display()))
 }
 

@@ -18,15 +18,6 @@ fn refusal(bytes: &[u8]) -> OpenError {
 }
 
 #[test]
-fn every_kernel_of_ours_opens_and_is_small() {
-    for name in ["mlp", "lenet", "resnet"] {
-        let bytes = component(name);
-        assert!(bytes.len() <= 200 << 10, "{name} has {} bytes", bytes.len());
-        kernel(name);
-    }
-}
-
-#[test]
 fn a_foreign_import_is_refused_by_its_name() {
     for name in [
         "wasi:cli/environment@0.2.0",
@@ -141,6 +132,28 @@ fn a_damaged_entry_is_rebuilt() {
         assert_eq!(kernel.describe(&[]).unwrap().parameters.len(), 10);
         assert_eq!(fs::read(&path).unwrap()[32..].len(), whole[32..].len());
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_entry_that_another_user_could_have_written_is_rebuilt() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = Textual::default().component();
+    Kernel::open_cached(&bytes, folder.path()).unwrap();
+    let (path, _) = only_entry(folder.path());
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    for (writable, mode, private) in [(&path, 0o666, 0o600), (&folder.path().to_owned(), 0o777, 0o700)] {
+        fs::set_permissions(writable, fs::Permissions::from_mode(mode)).unwrap();
+        let before = path.metadata().unwrap().modified().unwrap();
+        Kernel::open_cached(&bytes, folder.path()).unwrap();
+        assert_ne!(only_entry(folder.path()).1, before, "{mode:o}");
+        fs::set_permissions(writable, fs::Permissions::from_mode(private)).unwrap();
+    }
+    let entry = only_entry(folder.path());
+    Kernel::open_cached(&bytes, folder.path()).unwrap();
+    assert_eq!(only_entry(folder.path()), entry);
 }
 
 #[test]

@@ -107,14 +107,14 @@ impl TensorBackend for Scalars {
     }
 
     fn linear(&mut self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> OpResult<Tensor> {
-        let (&[batch, inner], &[inputs, outputs]) = (&*x.shape, &*weight.shape) else {
+        let (&[batch, inner], &[outputs, inputs]) = (&*x.shape, &*weight.shape) else {
             return Err(misuse("linear", x, weight, "rank is not 2"));
         };
         if inner != inputs {
             return Err(misuse("linear", x, weight, "inner dimensions differ"));
         }
         let value = |sample: usize, output: usize| {
-            let products = (0..inputs).map(|i| x.values[sample * inputs + i] * weight.values[i * outputs + output]);
+            let products = (0..inputs).map(|i| x.values[sample * inputs + i] * weight.values[output * inputs + i]);
             products.sum::<f32>() + bias.map_or(0.0, |bias| bias.values[output])
         };
         Ok(Tensor::f32(

@@ -14,10 +14,12 @@ use omnilearn_agent::config::{AgentConfig, HubAddress};
 use omnilearn_agent::session::{
     Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, Usage, run_with,
 };
+use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Evaluate, HubMessage, JobOffer, JobReady, Machine, Span, StepReport, StepTimings, Train,
+    AgentMessage, Evaluate, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport, StepTimings,
+    Train,
 };
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
 use sha2::{Digest, Sha256};
@@ -41,7 +43,8 @@ impl ComputeFactory for Echo {
     }
 
     fn prepare(&self, _: &JobOffer, _: &[u8]) -> Result<Prepared, String> {
-        let ready = JobReady { train_samples: 1, test_samples: 1, batch_max: None, calibration: Vec::new() };
+        let ready =
+            JobReady { train_samples: 1, test_samples: 1, batch_max: None, batch_step: 1, calibration: Vec::new() };
         Ok(Prepared { compute: Box::new(EchoCompute(vec![0; self.0])), ready })
     }
 }
@@ -102,6 +105,7 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
         name: String::new(),
         kernel_digest: digest,
         kernel_bytes: kernel.len() as u64,
+        signatures: vec![KernelSignature::from(&KeyPair::from_secret(&[1; 32]).sign(&digest))],
         settings: Vec::new(),
         dataset: String::new(),
         layout_digest: [0; 32],

@@ -2,10 +2,16 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use omnilearn_kernel_host::Limits;
+use omnilearn_wire::message::Setting;
 
 use crate::config::{AgentConfig, HubAddress, Token, default_name, parse_bytes, sanitize_name};
+use crate::device::DeviceChoice;
+use crate::kernel_check::parse_setting;
+use crate::trust::Trust;
 
 const RUN_HELP: &str = "\
 Examples:
@@ -15,6 +21,12 @@ Examples:
       Trains for a hub on another machine, over a network that you trust.
   omnilearn-agent run --hub ws://127.0.0.1:7700 --data ~/datasets --threads 2 --memory-max 512MiB
       Looks for data sets in a folder of your own and leaves room for others on the machine.
+  omnilearn-agent run --hub ws://127.0.0.1:7700 --trust \"$(omnilearn-hub key show)\"
+      Runs only kernels that this hub has signed, from the first job on.
+
+Every kernel is signed. Without --trust the agent keeps the key that its hub first comes with, in
+known-hubs in the cache folder, and refuses another one later, as ssh does. With --trust it runs
+only what a key given there has signed.
 
 Ctrl-C or SIGTERM tells the hub and ends within two seconds; a second one ends at once.
 Exit codes: 0 done, 1 failed or refused by the hub, 2 bad usage.";
@@ -25,6 +37,15 @@ Examples:
       Shows cores, CPU quota, threads, memory and data sets as an agent started here would see them.
   docker run --cpus 0.5 --memory 512m IMAGE omnilearn-agent probe --json
       The same for a throttled container, for a program to read.";
+
+const CHECK_HELP: &str = "\
+Examples:
+  omnilearn-agent kernel check kernels/target/components/lenet.wasm
+      Describes LeNet, trains it for one step of four random samples and compares the slope of its loss with finite differences.
+  omnilearn-agent kernel check resnet.wasm --set depth=50 --set channels=3 --set image_height=32 --set image_width=32 --batch 8
+      The same for a ResNet-50 for colour images.
+
+Exit codes: 0 the kernel can be trained, 1 it cannot, 2 bad usage.";
 
 /// Trains models for a hub on this machine.
 #[derive(Debug, Parser)]
@@ -47,6 +68,34 @@ pub enum Command {
     /// Show what an agent would see of this machine, and end.
     #[command(after_help = PROBE_HELP)]
     Probe(ProbeArgs),
+    /// Work on kernels, the models that agents train.
+    #[command(subcommand, after_help = CHECK_HELP)]
+    Kernel(KernelCommand),
+}
+
+/// What to do with a kernel.
+#[derive(Debug, Subcommand)]
+pub enum KernelCommand {
+    /// Show what a kernel imports, its settings and parameters; train it for one step, and check its gradient.
+    #[command(after_help = CHECK_HELP)]
+    Check(CheckArgs),
+}
+
+/// Arguments of `kernel check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The component.
+    #[arg(value_name = "FILE.wasm")]
+    pub file: PathBuf,
+    /// A setting other than its default, as in a job file; may be given more than once.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_setting)]
+    pub settings: Vec<Setting>,
+    /// Samples of the step.
+    #[arg(long, value_name = "N", default_value = "4")]
+    pub batch: NonZeroUsize,
+    /// What computes: `cpu`, `gpu`, `gpu:N` or `auto`.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceChoice,
 }
 
 /// What `run` and `probe` share.
@@ -61,6 +110,10 @@ pub struct MachineArgs {
     /// Compute threads; by default as many as the CPU quota and the cores allow, step by step: a quota that changes is followed.
     #[arg(long, value_name = "N", env = "OMNILEARN_THREADS")]
     pub threads: Option<NonZeroUsize>,
+    /// What computes: `cpu`, `gpu` (the best one), `gpu:N` (the one of that number in what `probe` lists), or `auto`, which takes
+    /// a GPU that is worth using and otherwise the CPU.
+    #[arg(long, value_name = "DEVICE", default_value = "auto", env = "OMNILEARN_DEVICE")]
+    pub device: DeviceChoice,
     /// Most memory for tensors and kernels, such as 512MiB; by default a part of what the machine or container has.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "OMNILEARN_MEMORY_MAX")]
     pub memory_max: Option<u64>,
@@ -82,6 +135,19 @@ pub struct RunArgs {
     /// every user of the machine could read it.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Run only kernels signed by this key, or by one of those in a file with a key on each line; may be given more than
+    /// once, with commas in the variable. `omnilearn-hub key show` prints a hub's key, `key new` makes one for an author.
+    #[arg(long, value_name = "KEY|@FILE", env = "OMNILEARN_TRUST", value_delimiter = ',')]
+    pub trust: Vec<String>,
+    /// Most memory of a kernel's own code, without tensors, such as 64MiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB")]
+    pub kernel_memory_max: u64,
+    /// Longest time that a kernel's own code may take for a batch, in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "10")]
+    pub kernel_time_max: Duration,
+    /// Longest time that the tensor operations of a batch may take, in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "600")]
+    pub operation_time_max: Duration,
     /// Allow a hub on another machine, though the connection is not encrypted.
     #[arg(long)]
     pub insecure: bool,
@@ -101,10 +167,18 @@ pub struct ProbeArgs {
     pub json: bool,
 }
 
+/// A time in seconds, above zero and up to a day.
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|time| !time.is_zero() && *time <= Duration::from_secs(86_400))
+        .ok_or_else(|| format!("`{text}` is no number of seconds above 0 and up to 86400"))
+}
+
 impl MachineArgs {
     fn into_config(self, config: AgentConfig) -> AgentConfig {
-        let MachineArgs { data, cache, threads, memory_max } = self;
-        AgentConfig { data, cache: cache.unwrap_or(config.cache), threads, memory_max, ..config }
+        let MachineArgs { data, cache, threads, device, memory_max } = self;
+        AgentConfig { data, cache: cache.unwrap_or(config.cache), threads, device, memory_max, ..config }
     }
 }
 
@@ -142,7 +216,15 @@ impl RunArgs {
             Some(name) => name,
             None => default_name(),
         };
-        let config = AgentConfig { name, token, exit_when_done: self.exit_when_done, ..AgentConfig::new(hub) };
+        let trust = Trust::parse(&self.trust).map_err(|error| error.to_string())?;
+        let kernel_limits = Limits {
+            linear_memory_bytes: self.kernel_memory_max,
+            kernel_time: self.kernel_time_max,
+            host_time: self.operation_time_max,
+            ..Limits::default()
+        };
+        let exit_when_done = self.exit_when_done;
+        let config = AgentConfig { name, token, trust, kernel_limits, exit_when_done, ..AgentConfig::new(hub) };
         Ok(self.machine.into_config(config))
     }
 }
@@ -214,6 +296,7 @@ mod tests {
             (&["--hub", "ws://localhost:1", "--token-file", "/no/such/file"], "/no/such/file"),
             (&["--hub", "ws://localhost:1", "--threads", "0"], "--threads"),
             (&["--hub", "ws://localhost:1", "--memory-max", "much"], "much"),
+            (&["--hub", "ws://localhost:1", "--trust", "everybody"], "everybody"),
         ] {
             let error = run(arguments).unwrap_err();
             assert!(error.contains(named), "{error}");

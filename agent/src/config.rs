@@ -4,7 +4,12 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use omnilearn_kernel_host::Limits;
 use omnilearn_wire::limits::NAME_BYTES_MAX;
+
+use crate::device::DeviceChoice;
+
+use crate::trust::Trust;
 
 /// Where a hub takes agents, below its address.
 pub const AGENT_PATH: &str = "/agent";
@@ -18,14 +23,20 @@ pub struct AgentConfig {
     pub name: String,
     /// The token that the hub asks for, if it does.
     pub token: Option<Token>,
+    /// Whose kernels are run.
+    pub trust: Trust,
     /// Folders in which data sets are looked for, before the usual ones.
     pub data: Vec<PathBuf>,
     /// Folder for kernels and compiled code. Created where missing.
     pub cache: PathBuf,
     /// Compute threads; by default what the CPU quota allows.
     pub threads: Option<NonZeroUsize>,
+    /// What computes.
+    pub device: DeviceChoice,
     /// Most memory that tensors and kernels may take, in bytes; by default a part of what the machine allows.
     pub memory_max: Option<u64>,
+    /// What a kernel may use, but for tensors, whose limit follows from `memory_max`.
+    pub kernel_limits: Limits,
     /// Whether the agent ends when its job does.
     pub exit_when_done: bool,
 }
@@ -37,10 +48,13 @@ impl AgentConfig {
             hub,
             name: default_name(),
             token: None,
+            trust: Trust::FirstUse,
             data: Vec::new(),
             cache: default_cache(),
             threads: None,
+            device: DeviceChoice::default(),
             memory_max: None,
+            kernel_limits: Limits::default(),
             exit_when_done: false,
         }
     }

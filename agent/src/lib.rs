@@ -5,11 +5,15 @@ pub mod allocator;
 pub mod cli;
 pub mod config;
 pub mod dataset;
+pub mod device;
 pub mod engine;
+pub mod kernel_check;
 pub mod machine;
+mod panics;
 pub mod probe;
 pub mod session;
 pub mod trainer;
+pub mod trust;
 
 use std::sync::Arc;
 
@@ -26,6 +30,9 @@ use self::trainer::TrainerFactory;
 /// # Errors
 /// [`RunError`].
 pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(), RunError> {
-    let factory = Arc::new(TrainerFactory::new(&config));
-    session::run_with(config, factory, shutdown).await
+    let factory = TrainerFactory::new(&config)?;
+    for (number, adapter) in factory.adapters().iter().enumerate() {
+        tracing::info!("adapter gpu:{number} is {adapter}");
+    }
+    session::run_with(config, Arc::new(factory), shutdown).await
 }

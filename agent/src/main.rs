@@ -4,7 +4,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use omnilearn_agent::cli::{Cli, Command, ProbeArgs, RunArgs};
+use omnilearn_agent::cli::{CheckArgs, Cli, Command, KernelCommand, ProbeArgs, RunArgs};
+use omnilearn_agent::kernel_check;
 use omnilearn_agent::probe::Report;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     match command {
         Command::Run(arguments) => run(arguments),
         Command::Probe(arguments) => probe(arguments),
+        Command::Kernel(KernelCommand::Check(arguments)) => check(arguments),
     }
 }
 
@@ -116,4 +118,17 @@ fn probe(arguments: ProbeArgs) -> ExitCode {
         print!("{report}");
     }
     ExitCode::SUCCESS
+}
+
+fn check(arguments: CheckArgs) -> ExitCode {
+    let CheckArgs { file, settings, batch, device } = arguments;
+    let engine = match omnilearn_agent::device::select(device) {
+        Ok(selected) => selected.engine,
+        Err(error) => return complain(&error.to_string(), FAILED),
+    };
+    let check = kernel_check::Check { file: &file, settings, batch: batch.get() };
+    match kernel_check::check(&check, engine, &mut |text| print!("{text}")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => complain(&message, FAILED),
+    }
 }

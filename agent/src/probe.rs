@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::AgentConfig;
 use crate::dataset::Dataset;
+use crate::device::{Adapter, DeviceChoice};
 use crate::session::{ComputeFactory, writable};
 use crate::trainer::TrainerFactory;
 
@@ -16,6 +17,9 @@ use crate::trainer::TrainerFactory;
 pub struct Report {
     name: String,
     machine: Machine,
+    adapters: Vec<Adapter>,
+    /// Why the device that was asked for cannot be had, if it cannot.
+    device_problem: Option<String>,
     cache: String,
     /// Why the cache folder is of no use, if it is not.
     cache_problem: Option<String>,
@@ -27,9 +31,19 @@ impl Report {
     /// Looks at the machine and opens every data set that is there.
     pub fn of(config: &AgentConfig) -> Report {
         let problem = |name| Dataset::open(name, &config.data, &config.cache).err().map(|error| error.to_string());
+        let (factory, device_problem) = match TrainerFactory::new(config) {
+            Ok(factory) => (Ok(factory), None),
+            Err(error) => {
+                let cpu = AgentConfig { device: DeviceChoice::Cpu, ..config.clone() };
+                (TrainerFactory::new(&cpu), Some(error.to_string()))
+            }
+        };
+        let factory = factory.expect("the CPU is always there");
         Report {
             name: config.name.clone(),
-            machine: TrainerFactory::new(config).machine(),
+            machine: factory.machine(),
+            adapters: factory.adapters().to_vec(),
+            device_problem,
             cache: config.cache.display().to_string(),
             cache_problem: writable(&config.cache).err().map(|error| format!("{error}: {}", error.cause)),
             datasets: CATALOGUE.iter().map(|dataset| (dataset.name, problem(dataset.name))).collect(),
@@ -39,9 +53,13 @@ impl Report {
     /// The same as one JSON object.
     pub fn json(&self) -> Value {
         let datasets = self.datasets.iter().map(|(name, problem)| json!({ "name": name, "problem": problem }));
+        let adapters =
+            self.adapters.iter().map(|adapter| json!({ "name": adapter.name, "rejected": adapter.rejected }));
         json!({
             "name": self.name,
             "machine": self.machine,
+            "device_problem": self.device_problem,
+            "adapters": adapters.collect::<Vec<_>>(),
             "cache": { "folder": self.cache, "problem": self.cache_problem },
             "datasets": datasets.collect::<Vec<_>>(),
         })
@@ -59,7 +77,10 @@ impl fmt::Display for Report {
         line("cores", cores)?;
         line("CPU quota", &quota)?;
         line("compute threads", threads)?;
-        line("compute device", compute_device)?;
+        line("compute device", self.device_problem.as_ref().unwrap_or(compute_device))?;
+        for (number, adapter) in self.adapters.iter().enumerate() {
+            line("adapter", &format_args!("gpu:{number} is {adapter}"))?;
+        }
         line("memory", &format_args!("{} MiB", memory_bytes >> 20))?;
         line("cache", &format_args!("{} ({})", self.cache, self.cache_problem.as_deref().unwrap_or("writable")))?;
         for (name, problem) in &self.datasets {

@@ -27,6 +27,7 @@ use crate::job_task::Request as JobRequest;
 use crate::limits::{JOB_FILE_BYTES_MAX, PAGE_ROWS_MAX};
 use crate::metered::Peer;
 use crate::plan::Plan;
+use crate::signing::Signatures;
 use crate::view::{AgentView, ErrorBody, Health, JobState, JobView, KernelAccepted, RecordPage, Submission};
 
 /// Length of a piece of a download.
@@ -111,7 +112,7 @@ async fn health(State(api): State<Api>) -> Json<Health> {
     let mut counters = api.gate.counters.by_name();
     counters.insert("records_dropped".to_owned(), api.gate.store.dropped_records());
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    Json(Health { status: "ok".to_owned(), version, counters })
+    Json(Health { status: "ok".to_owned(), version, key: api.gate.key.public().to_string(), counters })
 }
 
 async fn submit_kernel(State(api): State<Api>, component: Bytes) -> Answer<(StatusCode, Json<KernelAccepted>)> {
@@ -131,14 +132,16 @@ async fn submit_job(
     submission: Result<Json<Submission>, JsonRejection>,
 ) -> Answer<(StatusCode, Json<JobView>)> {
     let Json(submission) = submission.map_err(|rejection| Refused(rejection.status(), rejection.body_text()))?;
-    let kernels = api.gate.kernels.clone();
+    let gate = Arc::clone(&api.gate);
     let planned = tokio::task::spawn_blocking(move || {
-        let found = digest::from_hex(&submission.kernel).and_then(|digest| kernels.open(&digest));
+        let found = digest::from_hex(&submission.kernel).and_then(|digest| gate.kernels.open(&digest));
         let (kernel, bytes) = found.ok_or_else(|| {
             let advice = format!("no kernel {} is here; send it to /api/v1/kernels first", submission.kernel);
             Refused(StatusCode::UNPROCESSABLE_ENTITY, advice)
         })?;
-        Plan::new(&submission.job_file, &kernel, bytes)
+        let signatures = Signatures::new(&gate.key, kernel.digest(), submission.signature.as_deref())
+            .map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
+        Plan::new(&submission.job_file, &kernel, bytes, signatures)
             .map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
     });
     let plan = Box::new(planned.await.map_err(|_| unavailable())??);

@@ -34,6 +34,10 @@ pub(crate) enum Command {
     ///   omnilearn-hub serve --state /var/lib/omnilearn
     ///   omnilearn-hub serve --listen 0.0.0.0:7700 --insecure --token-file hub.token
     ///
+    /// At its first start the hub makes a key (hub.key in the state folder), with which it signs every
+    /// kernel that it hands out. Agents refuse kernels under another key; keep the file when the state
+    /// folder moves, and keep it to yourself.
+    ///
     /// Ctrl-C ends it within two seconds: agents are told, weights and records are written.
     #[command(verbatim_doc_comment)]
     Serve(Serve),
@@ -43,6 +47,8 @@ pub(crate) enum Command {
     /// The kernel that the job file names is read relative to the file and sent along:
     ///
     ///   omnilearn-hub submit job.toml --follow
+    ///
+    /// A signature beside the kernel (KERNEL.wasm.sig, see `omnilearn-hub kernel sign --help`) goes with it.
     ///
     /// With --follow the exit code says how the job ended: 0 done, 1 failed, stopped or
     /// interrupted. Ctrl-C ends the watching, not the job.
@@ -79,6 +85,88 @@ pub(crate) enum Command {
     ///   omnilearn-hub job-example > job.toml
     #[command(verbatim_doc_comment)]
     JobExample,
+
+    /// Make a key to sign kernels with, or show the public half of one.
+    ///
+    ///   omnilearn-hub key show
+    ///   omnilearn-hub key new author.key
+    ///
+    /// An agent that is started with `--trust KEY` runs only kernels that one of the keys given has signed.
+    #[command(verbatim_doc_comment, subcommand)]
+    Key(KeyCommand),
+
+    /// Sign a kernel as its author.
+    ///
+    ///   omnilearn-hub kernel sign lenet.wasm --key author.key
+    #[command(verbatim_doc_comment, subcommand)]
+    Kernel(KernelCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key for an author of kernels, and print its public half.
+    ///
+    ///   omnilearn-hub key new author.key
+    ///
+    /// Only you can read the file. Whoever has it can sign kernels in your name; without it nobody can,
+    /// so keep a copy where you keep other secrets. The public half is for everybody: agents trust it with
+    /// `omnilearn-agent run --trust KEY`.
+    #[command(verbatim_doc_comment)]
+    New(KeyNew),
+
+    /// Print the public half of the hub's key, or of a key in a file.
+    ///
+    ///   omnilearn-hub key show
+    ///   omnilearn-hub key show author.key
+    ///
+    /// The hub makes its key when it first starts. To let an agent take kernels from this hub only:
+    ///
+    ///   omnilearn-agent run --hub ws://127.0.0.1:7700 --trust "$(omnilearn-hub key show)"
+    #[command(verbatim_doc_comment)]
+    Show(KeyShow),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyNew {
+    /// File for the key; one that exists is left as it is.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyShow {
+    /// File with a key; without it the hub's own.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// The hub's state folder. Default: $XDG_STATE_HOME/omnilearn-hub or ~/.local/state/omnilearn-hub.
+    #[arg(long, value_name = "FOLDER", env = "OMNILEARN_STATE")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KernelCommand {
+    /// Write a kernel's signature beside it, as KERNEL.wasm.sig.
+    ///
+    ///   omnilearn-hub key new author.key
+    ///   omnilearn-hub kernel sign lenet.wasm --key author.key
+    ///   omnilearn-hub submit job.toml
+    ///
+    /// `submit` sends the signature along, and the hub hands it to agents beside its own. Sign again
+    /// after every change of the kernel: a signature is of these bytes and no others.
+    #[command(verbatim_doc_comment)]
+    Sign(KernelSign),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KernelSign {
+    /// The component, as `cargo xtask kernels` builds it.
+    #[arg(value_name = "KERNEL")]
+    pub(crate) kernel: PathBuf,
+
+    /// File with the author's key; see `omnilearn-hub key new`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: PathBuf,
 }
 
 #[derive(Debug, Args)]

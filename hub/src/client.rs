@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::job_file::{JobFile, JobFileError};
+use crate::signing;
 use crate::view::{AgentView, ErrorBody, Health, JobView, KernelAccepted, RecordPage, Submission};
 
 /// Time for a connection to the hub.
@@ -144,7 +145,8 @@ impl HubClient {
         self.get("/healthz")
     }
 
-    /// Submits a job file and the kernel that it names, relative to the file.
+    /// Submits a job file and the kernel that it names, relative to the file, with the signature file that lies beside the
+    /// kernel, if there is one.
     ///
     /// # Errors
     /// [`ClientError`]: the file or the kernel cannot be read, or the hub's reason.
@@ -156,17 +158,22 @@ impl HubClient {
         let job = JobFile::parse(&text).map_err(|cause| ClientError::JobFile { path: path.to_owned(), cause })?;
         let kernel = path.parent().unwrap_or(Path::new("")).join(&job.kernel.path);
         let component = read("cannot read the kernel ([kernel] path; `cargo xtask kernels` builds them)", &kernel)?;
-        self.submit(&text, &component)
+        let signature = signing::read_beside(&kernel).map_err(|cause| ClientError::File {
+            what: "cannot read the kernel's signature",
+            path: signing::path_beside(&kernel),
+            cause,
+        })?;
+        self.submit(&text, &component, signature)
     }
 
-    /// Submits a job file's text and a kernel's bytes.
+    /// Submits a job file's text, a kernel's bytes and the text of its signature by its author, if it has one.
     ///
     /// # Errors
     /// [`ClientError`] with the hub's reason.
-    pub fn submit(&self, job_file: &str, component: &[u8]) -> Result<JobView, ClientError> {
+    pub fn submit(&self, job_file: &str, component: &[u8], signature: Option<String>) -> Result<JobView, ClientError> {
         let accepted: KernelAccepted = self.post("/api/v1/kernels", "application/wasm", component)?;
-        let submission = Submission { job_file: job_file.to_owned(), kernel: accepted.kernel };
-        let submission = serde_json::to_vec(&submission).expect("a submission is two texts");
+        let submission = Submission { job_file: job_file.to_owned(), kernel: accepted.kernel, signature };
+        let submission = serde_json::to_vec(&submission).expect("a submission is texts");
         self.post("/api/v1/jobs", "application/json", &submission)
     }
 

@@ -9,6 +9,7 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::{FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, cut_reason};
 use omnilearn_wire::message::{AgentMessage, HubMessage};
@@ -38,6 +39,8 @@ const SILENCE_LOOKS_MAX: u32 = HEARTBEATS_MISSED_MAX * 2 - 1;
 pub(crate) struct Gate {
     pub(crate) registry: Registry,
     pub(crate) token: Option<Token>,
+    /// Signs kernels.
+    pub(crate) key: Arc<KeyPair>,
     pub(crate) kernels: KernelStore,
     pub(crate) store: Store,
     pub(crate) counters: Arc<Counters>,

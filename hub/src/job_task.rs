@@ -276,8 +276,14 @@ impl JobTask {
         self.next_job += 1;
         plan.config.job = id;
         let view = plan.view(JobState::Queued);
-        tracing::info!(job = %id, name = view.name, "job submitted");
-        self.store.job(&view, Some(&plan.text), Some(plan.kernel_digest));
+        let author = plan.signatures.author.map(|author| author.key().short());
+        tracing::info!(job = %id, name = view.name, author, "job submitted");
+        self.store.new_job(
+            &view,
+            &plan.text,
+            plan.kernel_digest,
+            plan.signatures.author.map(|author| author.to_string()),
+        );
         self.queue.push_back((view.clone(), plan));
         self.start_next();
         Ok(self.views().find(|view| view.id == id.0).unwrap_or(view))
@@ -289,7 +295,7 @@ impl JobTask {
             let (mut view, _) = self.queue.remove(position)?;
             view.state = JobState::Stopped;
             view.message = "stopped before it began".into();
-            self.store.job(&view, None, None);
+            self.store.job(&view);
             return Some(view);
         }
         let active = self.active.as_mut().filter(|active| active.id == job)?;
@@ -327,7 +333,7 @@ impl JobTask {
                 match (&result, final_view) {
                     (Ok(()), Some(view)) => {
                         self.ended += u64::from(view.state != JobState::Interrupted);
-                        self.store.job(&view, None, None);
+                        self.store.job(&view);
                     }
                     (Ok(()), None) => {}
                     (Err(error), Some(view)) => {
@@ -343,14 +349,14 @@ impl JobTask {
         tracing::error!(job = view.id, reason, "job failed");
         view.state = JobState::Failed;
         view.message = reason.to_owned();
-        self.store.job(&view, None, None);
+        self.store.job(&view);
         self.failed += 1;
         self.start_next();
     }
 
     fn started(&mut self, id: JobId, mut view: JobView, plan: &Plan, training: Training) {
         view.state = JobState::Running;
-        self.store.job(&view, None, None);
+        self.store.job(&view);
         let span = tracing::info_span!("job", %id, name = view.name);
         let now = Instant::now();
         let active = Active {
@@ -538,7 +544,7 @@ impl JobTask {
         let Some(active) = &mut self.active else { return };
         active.checkpoint_due = Instant::now() + CHECKPOINT_EVERY;
         let view = active.view();
-        self.store.job(&view, None, None);
+        self.store.job(&view);
         let (id, checkpoint) = (active.id, active.checkpoint());
         self.spawn_save(id, checkpoint);
     }

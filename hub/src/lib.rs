@@ -9,7 +9,9 @@ pub mod client;
 pub mod export;
 pub mod follow;
 pub mod job_file;
+pub mod key_file;
 pub mod limits;
+pub mod signing;
 pub mod view;
 
 mod api;

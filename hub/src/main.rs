@@ -4,7 +4,7 @@ mod cli;
 
 use std::io::IsTerminal;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use omnilearn_hub::client::HubClient;
 use omnilearn_hub::view::{AgentView, JobState, JobView};
-use omnilearn_hub::{Config, Outcome, Token, export, follow, job_file};
+use omnilearn_hub::{Config, Outcome, Token, export, follow, job_file, key_file, signing};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::{Cli, Command, HubAddress, TokenSource};
+use crate::cli::{Cli, Command, HubAddress, KernelCommand, KeyCommand, TokenSource};
 
 const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
@@ -40,6 +40,9 @@ fn main() -> ExitCode {
         Command::Export(export) => self::export(&export),
         Command::Stop(stop) => self::stop(&stop),
         Command::JobExample => print(job_file::EXAMPLE).map(|()| ExitCode::SUCCESS),
+        Command::Key(KeyCommand::New(new)) => key_new(&new.file),
+        Command::Key(KeyCommand::Show(show)) => key_show(&show),
+        Command::Kernel(KernelCommand::Sign(sign)) => kernel_sign(&sign),
     };
     result.unwrap_or_else(|error| {
         eprintln!("omnilearn-hub: {error:#}");
@@ -260,6 +263,38 @@ fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
 fn stop(arguments: &cli::Stop) -> anyhow::Result<ExitCode> {
     let view = client(&arguments.hub)?.stop(arguments.job)?;
     eprintln!("{}", follow::line(&view));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn key_new(file: &Path) -> anyhow::Result<ExitCode> {
+    let key = key_file::create(file)?;
+    eprintln!("{}: a new secret key, for you alone; its public half:", file.display());
+    print(&format!("{}\n", key.public()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn key_show(show: &cli::KeyShow) -> anyhow::Result<ExitCode> {
+    let key = match &show.file {
+        Some(file) => key_file::read(file)?,
+        None => {
+            let state = state_folder(show.state.as_ref());
+            key_file::read(&state.join(key_file::HUB_KEY)).with_context(|| {
+                format!(
+                    "no key of a hub in {}; the hub makes it when it first starts, in the folder that --state names",
+                    state.display()
+                )
+            })?
+        }
+    };
+    print(&format!("{}\n", key.public()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kernel_sign(sign: &cli::KernelSign) -> anyhow::Result<ExitCode> {
+    let key = key_file::read(&sign.key)?;
+    let path =
+        signing::sign_file(&sign.kernel, &key).with_context(|| format!("cannot sign {}", sign.kernel.display()))?;
+    eprintln!("{}: signed with key {}", path.display(), key.public());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -21,6 +21,7 @@ use crate::job_file::{
     ControllerName, JobFile, JobFileError, ModeName, OptimizerName, PolicyName, ScheduleName, StartName,
 };
 use crate::job_keys::nearest;
+use crate::signing::Signatures;
 use crate::view::{JobState, JobView};
 
 /// Why a job cannot start as written.
@@ -65,6 +66,7 @@ pub(crate) struct Plan {
     pub(crate) layout: Arc<Layout>,
     pub(crate) kernel_digest: [u8; 32],
     kernel_bytes: u64,
+    pub(crate) signatures: Signatures,
     settings: Vec<Setting>,
     description: Arc<Description>,
     created_s: f64,
@@ -75,11 +77,16 @@ fn value(key: &'static str, problem: impl Into<String>) -> PlanError {
 }
 
 impl Plan {
-    /// Checks a job file against its kernel, a component of `kernel_bytes`. May block.
+    /// Checks a job file against its kernel, a component of `kernel_bytes` with these signatures. May block.
     ///
     /// # Errors
     /// [`PlanError`] with the key and what to write instead.
-    pub(crate) fn new(text: &str, kernel: &Kernel, kernel_bytes: u64) -> Result<Plan, PlanError> {
+    pub(crate) fn new(
+        text: &str,
+        kernel: &Kernel,
+        kernel_bytes: u64,
+        signatures: Signatures,
+    ) -> Result<Plan, PlanError> {
         let file = JobFile::parse(text)?;
         let settings = file.settings()?;
         if settings.len() > SETTINGS_MAX {
@@ -98,6 +105,7 @@ impl Plan {
             layout: Arc::new(layout),
             kernel_digest: *kernel.digest(),
             kernel_bytes,
+            signatures,
             settings,
             description: Arc::new(description),
             created_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
@@ -125,6 +133,7 @@ impl Plan {
             name: self.config.name.clone(),
             kernel_digest: self.kernel_digest,
             kernel_bytes: self.kernel_bytes,
+            signatures: self.signatures.offered(),
             settings: self.settings.clone(),
             dataset: self.file.dataset.clone(),
             layout_digest: self.layout.digest(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::JobId;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
@@ -17,10 +18,12 @@ use crate::counters::Counters;
 use crate::digest::Token;
 use crate::job_task::{JobTask, Outcome};
 use crate::kernel_store::KernelStore;
+use crate::key_file::{self, KeyFileError};
 use crate::limits::{INBOX, INBOX_CHUNK_BYTES, REQUESTS, SHUTDOWN_WAIT};
 use crate::metered::{MeteredListener, Peer};
 use crate::plan::Plan;
 use crate::registry::Registry;
+use crate::signing::Signatures;
 use crate::store::{Store, StoreError, StoredJob, interrupted};
 use crate::view::{JobState, JobView};
 
@@ -41,6 +44,9 @@ pub enum RunError {
     /// The state folder.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The hub's own key.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
     /// The network.
     #[error("cannot serve: {0}")]
     Serve(#[from] std::io::Error),
@@ -53,13 +59,19 @@ pub enum RunError {
 /// Ends within two seconds: agents are told, the running job's weights and all records are written.
 ///
 /// # Errors
-/// [`RunError`] if the state folder cannot be used.
+/// [`RunError`] if the state folder or the key in it cannot be used.
 pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationToken) -> Result<Outcome, RunError> {
     let address = listener.local_addr()?;
     let holder = format!("process {} at {address}", std::process::id());
     let directory = config.state.clone();
-    let opened = tokio::task::spawn_blocking(move || Store::open(&directory, &holder));
-    let store = opened.await.unwrap_or(Err(StoreError::ShuttingDown))?;
+    let opened = tokio::task::spawn_blocking(move || {
+        let store = Store::open(&directory, &holder)?;
+        let key = key_file::read_or_create(&store.hub_key())?;
+        Ok::<_, RunError>((store, key))
+    });
+    let (store, key) = opened.await.unwrap_or(Err(StoreError::ShuttingDown.into()))?;
+    let key = Arc::new(key);
+    tracing::info!(key = %key.public(), "kernels are signed with the hub's key");
     let kernels = KernelStore::new(store.clone());
     let counters = Arc::new(Counters::default());
     let (inbox, from_agents) = mpsc::channel(INBOX);
@@ -74,8 +86,8 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     for stored in stored {
         let view = stored.view.clone();
         if view.state == JobState::Queued {
-            let kernels = kernels.clone();
-            let planned = tokio::task::spawn_blocking(move || requeue(&kernels, stored));
+            let (kernels, key) = (kernels.clone(), Arc::clone(&key));
+            let planned = tokio::task::spawn_blocking(move || requeue(&kernels, &key, stored));
             if let Ok(Some((view, plan))) = planned.await {
                 job_task.requeue(view, plan);
                 continue;
@@ -83,13 +95,14 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         }
         if let Some(view) = interrupted(view) {
             tracing::warn!(job = view.id, name = view.name, "job was interrupted");
-            store.job(&view, None, None);
+            store.job(&view);
         }
     }
     let known = store.agents().await?.into_iter().map(|(agent, name, _)| (agent, name));
     let gate = Arc::new(Gate {
         registry: Registry::new(known),
         token: config.token,
+        key,
         kernels,
         store: store.clone(),
         counters,
@@ -136,9 +149,10 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
 }
 
 /// Plans a job again that waited when the hub last ended; none if that is no longer possible. May block.
-fn requeue(kernels: &KernelStore, stored: StoredJob) -> Option<(JobView, Box<Plan>)> {
+fn requeue(kernels: &KernelStore, key: &KeyPair, stored: StoredJob) -> Option<(JobView, Box<Plan>)> {
     let (kernel, bytes) = kernels.open(&stored.kernel)?;
-    let mut plan = Plan::new(&stored.job_file, &kernel, bytes).ok()?;
+    let signatures = Signatures::new(key, &stored.kernel, stored.author.as_deref()).ok()?;
+    let mut plan = Plan::new(&stored.job_file, &kernel, bytes, signatures).ok()?;
     plan.config.job = JobId(stored.view.id);
     Some((stored.view, Box::new(plan)))
 }

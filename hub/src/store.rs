@@ -49,6 +49,8 @@ pub(crate) struct StoredJob {
     pub(crate) view: JobView,
     pub(crate) job_file: String,
     pub(crate) kernel: [u8; 32],
+    /// The kernel's signature by its author.
+    pub(crate) author: Option<String>,
 }
 
 impl Store {
@@ -120,20 +122,24 @@ impl Store {
         }
     }
 
-    /// Keeps a job, or its new state.
-    pub(crate) fn job(&self, view: &JobView, job_file: Option<&str>, kernel: Option<[u8; 32]>) {
+    /// Keeps a new job; `author` is its kernel's signature by its author.
+    pub(crate) fn new_job(&self, view: &JobView, job_file: &str, kernel: [u8; 32], author: Option<String>) {
+        let (id, state, job_file) = (view.id as i64, view.state.as_str(), job_file.to_owned());
+        let view = serde_json::to_string(view).expect("a view holds only what JSON can say");
+        self.write("job", move |connection| {
+            let insert = "INSERT INTO jobs (id, state, view, job_file, kernel, author) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            connection.prepare_cached(insert)?.execute(params![id, state, view, job_file, kernel, author]).map(drop)
+        });
+    }
+
+    /// Keeps the new state of a job.
+    pub(crate) fn job(&self, view: &JobView) {
         let (id, state) = (view.id as i64, view.state.as_str());
         let view = serde_json::to_string(view).expect("a view holds only what JSON can say");
-        match (job_file.map(str::to_owned), kernel) {
-            (Some(job_file), Some(kernel)) => self.write("job", move |connection| {
-                let insert = "INSERT INTO jobs (id, state, view, job_file, kernel) VALUES (?1, ?2, ?3, ?4, ?5)";
-                connection.prepare_cached(insert)?.execute(params![id, state, view, job_file, kernel]).map(drop)
-            }),
-            _ => self.write("job", move |connection| {
-                let update = "UPDATE jobs SET state = ?2, view = ?3 WHERE id = ?1";
-                connection.prepare_cached(update)?.execute(params![id, state, view]).map(drop)
-            }),
-        }
+        self.write("job", move |connection| {
+            let update = "UPDATE jobs SET state = ?2, view = ?3 WHERE id = ?1";
+            connection.prepare_cached(update)?.execute(params![id, state, view]).map(drop)
+        });
     }
 
     /// Keeps an agent.
@@ -170,7 +176,8 @@ impl Store {
     /// Every job, oldest first.
     pub(crate) async fn jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
         self.read(|connection| {
-            let mut select = connection.prepare_cached("SELECT view, job_file, kernel FROM jobs ORDER BY id")?;
+            let mut select =
+                connection.prepare_cached("SELECT view, job_file, kernel, author FROM jobs ORDER BY id")?;
             let rows = select.query_map([], stored_job)?;
             rows.collect()
         })
@@ -180,7 +187,8 @@ impl Store {
     /// One job.
     pub(crate) async fn find_job(&self, job: JobId) -> Result<Option<StoredJob>, StoreError> {
         self.read(move |connection| {
-            let mut select = connection.prepare_cached("SELECT view, job_file, kernel FROM jobs WHERE id = ?1")?;
+            let select = "SELECT view, job_file, kernel, author FROM jobs WHERE id = ?1";
+            let mut select = connection.prepare_cached(select)?;
             select.query_row([job.0 as i64], stored_job).optional()
         })
         .await
@@ -209,6 +217,11 @@ impl Store {
         self.shared.folder.weights(job)
     }
 
+    /// Where the hub's own key is kept.
+    pub(crate) fn hub_key(&self) -> PathBuf {
+        self.shared.folder.hub_key()
+    }
+
     /// Where a kernel is kept.
     pub(crate) fn kernel(&self, digest: &[u8; 32]) -> PathBuf {
         self.shared.folder.kernel(digest)
@@ -219,7 +232,7 @@ fn stored_job(row: &rusqlite::Row<'_>) -> rusqlite::Result<StoredJob> {
     let view: String = row.get(0)?;
     let view = serde_json::from_str(&view)
         .map_err(|cause| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(cause)))?;
-    Ok(StoredJob { view, job_file: row.get(1)?, kernel: row.get(2)? })
+    Ok(StoredJob { view, job_file: row.get(1)?, kernel: row.get(2)?, author: row.get(3)? })
 }
 
 /// The writing thread: one transaction for each batch of records.

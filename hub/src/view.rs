@@ -299,6 +299,9 @@ pub struct Submission {
     pub job_file: String,
     /// SHA-256 of the kernel, in hexadecimal, as answered by `POST /api/v1/kernels`.
     pub kernel: String,
+    /// The kernel's signature by its author, if it has one: the content of the file that `omnilearn-hub kernel sign` writes.
+    #[serde(default)]
+    pub signature: Option<String>,
 }
 
 /// What `POST /api/v1/kernels` answers.
@@ -324,6 +327,9 @@ pub struct Health {
     pub status: String,
     /// Version of the hub.
     pub version: String,
+    /// Public key with which the hub signs kernels, in hexadecimal.
+    #[serde(default)]
+    pub key: String,
     /// Counters since the hub started.
     pub counters: BTreeMap<String, u64>,
 }

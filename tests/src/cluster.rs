@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use omnilearn_devices::quota::CpuGroup;
 use omnilearn_hub::client::HubClient;
 use omnilearn_hub::view::{JobView, RecordPage};
 
@@ -25,6 +26,7 @@ fn programs() -> Result<&'static Path> {
         let folder = this.ancestors().nth(2).ok_or("the test program lies in no build folder")?.to_owned();
         let build = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--workspace", "--bins"])
+            .args(if cfg!(feature = "gpu") { &["--features", "omnilearn-tests/gpu"][..] } else { &[] })
             .current_dir(workspace())
             .stdout(Stdio::null())
             .output()
@@ -126,6 +128,23 @@ impl Process {
         bail!("{} has not ended after {wait:?}; it said:\n{}", self.name, self.output())
     }
 
+    /// CPU time so far of its threads whose names begin with this, in clock ticks of 10 ms.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn thread_ticks(&self, name: &str) -> Result<u64> {
+        let mut ticks = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let stat = std::fs::read_to_string(task?.path().join("stat"))?;
+            let (head, tail) = stat.rsplit_once(") ").context("no thread name")?;
+            if head.split_once(" (").is_some_and(|(_, thread)| thread.starts_with(name)) {
+                let mut times = tail.split(' ').skip(11); // utime and stime are fields 14 and 15
+                ticks += times.by_ref().take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+            }
+        }
+        Ok(ticks)
+    }
+
     /// Largest resident memory so far, in bytes.
     ///
     /// # Errors
@@ -160,6 +179,8 @@ pub struct Cluster {
     /// The hub's interface.
     pub client: HubClient,
     address: String,
+    /// The hub's public key. Agents are told it, so that no port that is used again has a key of old in the user's cache.
+    key: String,
     folder: tempfile::TempDir,
 }
 
@@ -178,11 +199,19 @@ impl Cluster {
         let hub = Process::spawn("hub", &mut command)?;
         let client = HubClient::new(&format!("http://{address}"), None);
         let start = Instant::now();
-        while client.health().is_err() {
+        let key = loop {
+            if let Ok(health) = client.health() {
+                break health.key;
+            }
             ensure!(start.elapsed() < Duration::from_secs(20), "the hub does not answer; it said:\n{}", hub.output());
             std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(Cluster { hub, agents: BTreeMap::new(), client, address, folder })
+        };
+        Ok(Cluster { hub, agents: BTreeMap::new(), client, address, key, folder })
+    }
+
+    /// The hub's public key.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     /// Where the hub listens, as `address:port`.
@@ -201,8 +230,33 @@ impl Cluster {
     /// If it cannot be started.
     pub fn add_agent(&mut self, name: &str) -> Result<()> {
         let mut command = Command::new(programs()?.join("omnilearn-agent"));
-        let url = format!("ws://{}", self.address);
-        command.args(["run", "--hub", &url, "--name", name, "--threads", "1"]);
+        command.args(["run", "--threads", "1", "--device", "cpu", "--trust", &self.key]);
+        self.start_agent(name, command)
+    }
+
+    /// Starts an agent of this name with one compute thread and arguments of its own. It trusts on first use if they do not
+    /// say whom.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn add_agent_with(&mut self, name: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new(programs()?.join("omnilearn-agent"));
+        command.args(["run", "--threads", "1"]).args(arguments);
+        self.start_agent(name, command)
+    }
+
+    /// Starts an agent of this name under a CPU quota, which says how many threads compute.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn add_agent_in(&mut self, group: &CpuGroup, name: &str) -> Result<()> {
+        let mut command = group.command(&programs()?.join("omnilearn-agent"), &[]);
+        command.args(["run", "--trust", &self.key]);
+        self.start_agent(name, command)
+    }
+
+    fn start_agent(&mut self, name: &str, mut command: Command) -> Result<()> {
+        command.args(["--hub", &format!("ws://{}", self.address), "--name", name]);
         self.agents.insert(name.to_owned(), Process::spawn(name, &mut command)?);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The cluster harness, native reference models, and end-to-end tests with real processes.
 
 pub mod cluster;
+pub mod conformance;
 pub mod layer_rates;
 pub mod native;
 pub mod overhead;

@@ -47,6 +47,7 @@ impl ScriptedAgent {
             train_samples: data.train_samples,
             test_samples: data.test_samples,
             batch_max: None,
+            batch_step: 1,
             calibration: Vec::new(),
         };
         agent.send(&AgentMessage::JobReady { job: offer.job, ready })?;
@@ -146,6 +147,7 @@ fn no_offer() -> JobOffer {
         name: String::new(),
         kernel_digest: [0; 32],
         kernel_bytes: 0,
+        signatures: Vec::new(),
         settings: Vec::new(),
         dataset: String::new(),
         layout_digest: [0; 32],

@@ -4,8 +4,8 @@
 use crate::frame::{Message, decode, encode};
 use crate::handshake::{self, Hello, Welcome};
 use crate::message::{
-    AgentMessage, AgentName, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, Machine, PushOutcome,
-    Setting, SettingValue, Span, StepReport, StepTimings, Train,
+    AgentMessage, AgentName, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature,
+    Machine, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
 };
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
 
@@ -45,8 +45,9 @@ fn every_agent_message_has_its_bytes() {
         "01ababababababababababababababababababababababababababababababababac02",
     );
     let calibration = vec![CalibrationPoint { samples: 16, step_s: 0.25 }];
-    let ready = JobReady { train_samples: 60_000, test_samples: 10_000, batch_max: Some(256), calibration };
-    check(AgentMessage::JobReady { job: JobId(1), ready }, "0201e0d403904e0180020110000000000000d03f");
+    let ready =
+        JobReady { train_samples: 60_000, test_samples: 10_000, batch_max: Some(256), batch_step: 16, calibration };
+    check(AgentMessage::JobReady { job: JobId(1), ready }, "0201e0d403904e018002100110000000000000d03f");
     check(AgentMessage::JobDeclined { job: JobId(1), reason: "no data".to_owned() }, "0301076e6f2064617461");
     let (job, assignment, version) = (JobId(1), AssignmentId(129), Version(2));
     check(AgentMessage::PushBegin { job, assignment, version, bytes: 1 << 20 }, "0401810102808040");
@@ -95,6 +96,7 @@ fn every_hub_message_has_its_bytes() {
         name: "demo".to_owned(),
         kernel_digest: [0xcd; 32],
         kernel_bytes: 20_000,
+        signatures: vec![KernelSignature { key: [0x1b; 32], signature: std::array::from_fn(|index| index as u8) }],
         settings: vec![
             setting("a", SettingValue::Flag(true)),
             setting("b", SettingValue::Integer(-3)),
@@ -110,7 +112,7 @@ fn every_hub_message_has_its_bytes() {
     };
     check(
         HubMessage::JobOffer(offer),
-        "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004",
+        "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01011b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004",
     );
     check(
         HubMessage::KernelChunk { digest: [0xab; 32], offset: 1, total: 4, bytes: &[1, 2, 3] },

@@ -37,6 +37,9 @@ pub const CALIBRATION_MAX: usize = 64;
 /// Most settings in a job offer.
 pub const SETTINGS_MAX: usize = 128;
 
+/// Most signatures of a kernel in a job offer.
+pub const SIGNATURES_MAX: usize = 4;
+
 /// Cuts an explanation to [`REASON_BYTES_MAX`] at a character boundary.
 pub fn cut_reason(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bounded::List;
-use crate::limits::{CALIBRATION_MAX, METRICS_MAX, SETTINGS_MAX, SPANS_MAX};
+use crate::limits::{CALIBRATION_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX};
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
 
 /// Serializes a chunk in one piece. The derived code would do it byte by byte, to the same bytes.
@@ -169,6 +169,9 @@ pub struct JobOffer {
     pub kernel_digest: [u8; 32],
     /// Length of the component, in bytes.
     pub kernel_bytes: u64,
+    /// Who stands behind the kernel: the hub first, then the author, if the job came with a signature.
+    #[serde(with = "List::<SIGNATURES_MAX>")]
+    pub signatures: Vec<KernelSignature>,
     /// The kernel's settings; those left out have the kernel's default.
     #[serde(with = "List::<SETTINGS_MAX>")]
     pub settings: Vec<Setting>,
@@ -185,6 +188,32 @@ pub struct JobOffer {
     pub calibration_batches: Vec<u32>,
     /// Smallest and largest batch that the job allows.
     pub batch_bounds: (u32, u32),
+}
+
+/// An Ed25519 signature of a kernel's digest. What exactly is signed is told in `docs/protocol.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelSignature {
+    /// Public key of the signer.
+    pub key: [u8; 32],
+    /// The signature, 64 bytes without a length before them.
+    #[serde(with = "halves")]
+    pub signature: [u8; 64],
+}
+
+/// Serde knows arrays of up to 32 elements; two of them have the same bytes as one of 64.
+mod halves {
+    use super::{Deserialize, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8; 64], serializer: S) -> Result<S::Ok, S::Error> {
+        let (first, last) = bytes.split_at(32);
+        let halves: [[u8; 32]; 2] = [first, last].map(|half| half.try_into().expect("half of 64 bytes"));
+        halves.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<[u8; 64], D::Error> {
+        let halves = <[[u8; 32]; 2]>::deserialize(deserializer)?;
+        Ok(halves.as_flattened().try_into().expect("two halves are 64 bytes"))
+    }
 }
 
 /// A setting of a kernel.
@@ -218,6 +247,8 @@ pub struct JobReady {
     pub test_samples: u32,
     /// Largest batch that fits the agent's memory, as far as it knows.
     pub batch_max: Option<u32>,
+    /// Batches that are multiples of this suit the agent's device best; 1 if it takes any alike.
+    pub batch_step: u32,
     /// Measured pairs of batch size and time of one training step without communication.
     #[serde(with = "List::<CALIBRATION_MAX>")]
     pub calibration: Vec<CalibrationPoint>,

@@ -5,10 +5,10 @@ use std::cell::Cell;
 
 use omnilearn_wire::frame::{FrameError, Message, decode, encode};
 use omnilearn_wire::handshake::{self, Hello, Welcome};
-use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX, METRICS_MAX, SETTINGS_MAX, SPANS_MAX};
+use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX};
 use omnilearn_wire::message::{
-    AgentMessage, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, Machine, PushOutcome, Setting,
-    SettingValue, Span, StepReport, StepTimings, Train,
+    AgentMessage, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine,
+    PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
 };
 use omnilearn_wire::sampling::SplitMix64;
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version};
@@ -62,7 +62,7 @@ fn text(length: usize) -> String {
 fn agent_messages() -> Vec<AgentMessage<'static>> {
     let (job, assignment, version) = (JobId(1), AssignmentId(1 << 40), Version(300));
     let calibration = vec![CalibrationPoint { samples: 16, step_s: 0.1 }; 3];
-    let ready = JobReady { train_samples: 1, test_samples: 2, batch_max: None, calibration };
+    let ready = JobReady { train_samples: 1, test_samples: 2, batch_max: None, batch_step: 1, calibration };
     let report = StepReport { loss: 1.0, metric_sums: vec![1.0; 3], timings: StepTimings::default() };
     vec![
         AgentMessage::Heartbeat,
@@ -91,6 +91,7 @@ fn hub_messages() -> Vec<HubMessage<'static>> {
         name: text(8),
         kernel_digest: [1; 32],
         kernel_bytes: 1000,
+        signatures: vec![KernelSignature { key: [3; 32], signature: [4; 64] }; 2],
         settings,
         dataset: text(5),
         layout_digest: [2; 32],
@@ -201,11 +202,25 @@ fn lists_are_bounded_on_both_ends() {
     assert!(matches!(encode(&train(&spans)), Err(FrameError::Malformed { .. })));
 
     // A frame full of the smallest settings would be 20 times as large in memory.
-    let head = [0, 1, 0].into_iter().chain([0; 32]).chain([0]);
+    let head = [0, 1, 0].into_iter().chain([0; 32]).chain([0, 0]);
     let mut frame: Vec<u8> = head.chain([0xff, 0xff, 0x0f]).collect();
     frame.resize(CHUNK_BYTES, 0);
     let largest = largest_allocation(|| assert!(decode::<HubMessage<'_>>(&frame).is_err()));
     assert!(largest < (SETTINGS_MAX + 1) * 128, "{largest}");
+
+    let offer = |signatures| {
+        let HubMessage::JobOffer(offer) = hub_messages().remove(0) else { panic!("an offer comes first") };
+        HubMessage::JobOffer(JobOffer {
+            signatures: vec![KernelSignature { key: [0; 32], signature: [0; 64] }; signatures],
+            ..offer
+        })
+    };
+    assert!(encode(&offer(SIGNATURES_MAX)).is_ok());
+    assert!(matches!(encode(&offer(SIGNATURES_MAX + 1)), Err(FrameError::Malformed { .. })));
+    let head = [0, 1, 0].into_iter().chain([0; 32]).chain([0, SIGNATURES_MAX as u8 + 1]);
+    let mut frame: Vec<u8> = head.collect();
+    frame.resize(CHUNK_BYTES, 0);
+    assert!(decode::<HubMessage<'_>>(&frame).is_err());
 
     let metric_sums = vec![0.0; METRICS_MAX + 1];
     assert!(
@@ -292,6 +307,7 @@ proptest! {
         let settings = integers.iter().map(|&value| Setting { name: reason.clone(), value: SettingValue::Integer(value) });
         let offer = JobOffer {
             job, name: reason.clone(), kernel_digest: [batch as u8; 32], kernel_bytes: total, settings: settings.collect(),
+            signatures: vec![KernelSignature { key: [batch as u8; 32], signature: [seed as u8; 64] }; batch as usize % SIGNATURES_MAX],
             dataset: reason.clone(), layout_digest: [0; 32], codec: Codec::F32, seed, calibration_batches: batches,
             batch_bounds: (batch, batch),
         };

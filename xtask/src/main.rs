@@ -1,10 +1,12 @@
 //! The workspace's tool: `cargo xtask demo | test | kernels | bench | fetch-data`.
 
 mod bench;
+mod chart;
 mod datasets;
 mod demo;
 mod emulated;
 mod fleet;
+mod gpu;
 mod interrupt;
 mod kernels;
 mod test_command;
@@ -32,8 +34,8 @@ enum Command {
     /// Runs every test: builds the kernels, then the CPU operators' tests on other processors by QEMU, doc tests, and the rest
     /// by cargo-nextest if it is installed or else `cargo test`.
     Test(test_command::TestArguments),
-    /// Builds the kernels as WebAssembly components into kernels/target/components.
-    Kernels,
+    /// Builds the kernels as WebAssembly components into kernels/target/components, or begins one of your own.
+    Kernels(kernels::KernelsArguments),
     /// Measures what the project claims.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -59,12 +61,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Demo(arguments) => demo::run(&workspace, &arguments),
         Command::Test(arguments) => test_command::run(&workspace, &arguments),
-        Command::Kernels => {
-            for component in kernels::build(workspace.root())? {
-                println!("{}", component.display());
-            }
-            Ok(())
-        }
+        Command::Kernels(arguments) => kernels::run(&workspace, &arguments),
         Command::Bench(bench) => bench::run(&workspace, &bench),
         Command::FetchData { name } => {
             let spec = datasets::find_spec(&name)?;

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::workspace::{Workspace, run as run_command};
-use crate::{datasets, emulated, kernels};
+use crate::{datasets, emulated, gpu, kernels};
 
 /// What a test writes to standard error, followed by the reason, when something it needs is missing here.
 const SKIPPED: &str = "skipped: ";
@@ -48,11 +48,15 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> anyhow::R
             || (argument.starts_with("-p") && !argument.starts_with("--"))
     });
     let scope: &[&str] = if selects_package { &[] } else { &["--workspace"] };
-    let skipped = if everything { emulated::test(workspace)? } else { Vec::new() };
+    let mut skipped = if everything { emulated::test(workspace)? } else { Vec::new() };
+    let has_nextest = has_nextest(workspace);
+    if everything && has_nextest {
+        skipped.extend(gpu::test(workspace)?);
+    }
     for reason in &skipped {
         eprintln!("{SKIPPED}{reason}");
     }
-    if !has_nextest(workspace) {
+    if !has_nextest {
         let mut command = workspace.cargo();
         command.args(["test", "--no-fail-fast"]).args(scope).args(&arguments.runner_arguments);
         return run_command(command);

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use omnilearn_wire::dataset::{self, DatasetSpec, IdxFile};
 
@@ -84,8 +85,8 @@ pub enum DatasetError {
     },
 }
 
-/// A data set, ready to read.
-#[derive(Debug)]
+/// A data set, ready to read. Clones share its files.
+#[derive(Clone, Debug)]
 pub struct Dataset {
     spec: &'static DatasetSpec,
     train: Split,
@@ -126,9 +127,9 @@ impl Dataset {
 }
 
 /// One part of a data set.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Split {
-    images: File,
+    images: Arc<File>,
     path: PathBuf,
     header_bytes: u64,
     sample_bytes: usize,
@@ -166,7 +167,7 @@ impl Split {
         }
         let normalised = std::array::from_fn(|pixel| (pixel as f32 / 255.0 - spec.mean) / spec.deviation);
         let sample_bytes = (channels * height * width) as usize;
-        Ok(Split { images: file, path, header_bytes: header.bytes, sample_bytes, labels, normalised })
+        Ok(Split { images: Arc::new(file), path, header_bytes: header.bytes, sample_bytes, labels, normalised })
     }
 
     /// Number of samples.

@@ -8,6 +8,8 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use burn::backend::ops::{FloatTensorOps, IntTensorOps};
 use burn::backend::{
     AutodiffBackend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchDevice, DispatchTensor,
@@ -37,6 +39,8 @@ pub struct Engine {
     nothing: DispatchTensor,
     /// Most elements of one tensor.
     elements_max: usize,
+    /// What computes, for people.
+    description: Arc<str>,
 }
 
 impl Default for Engine {
@@ -48,9 +52,28 @@ impl Default for Engine {
 impl Engine {
     /// Computes on the CPU.
     pub fn cpu(operators: Operators) -> Engine {
-        let device = Device::flex().as_dispatch().clone();
-        let nothing = Dispatch::float_from_data(TensorData::new(Vec::<f32>::new(), [0]), &device);
-        Engine { device, operators, nothing, elements_max: usize::MAX }
+        Engine::on(&Device::flex(), operators, "cpu (flex)")
+    }
+
+    /// Computes on a GPU, with Burn's operators.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn gpu(device: &Device, name: &str) -> Engine {
+        Engine::on(device, Operators::Burn, name)
+    }
+
+    fn on(device: &Device, operators: Operators, description: &str) -> Engine {
+        let device = device.as_dispatch().clone();
+        let nothing = match operators {
+            Operators::Own => Dispatch::float_from_data(TensorData::new(Vec::<f32>::new(), [0]), &device),
+            // Never used, and a GPU has no tensors without elements.
+            Operators::Burn => Dispatch::float_from_data(TensorData::new(vec![0.0f32], [1]), &device),
+        };
+        Engine { device, operators, nothing, elements_max: usize::MAX, description: description.into() }
+    }
+
+    /// Whether tensors lie in the memory of this process.
+    pub(crate) fn is_cpu(&self) -> bool {
+        matches!(self.nothing.kind, DispatchTensorKind::Flex(_))
     }
 
     /// Refuses to make a tensor of more elements than this.
@@ -60,8 +83,8 @@ impl Engine {
     }
 
     /// What computes, for people.
-    pub fn description(&self) -> &'static str {
-        "cpu (flex)"
+    pub fn description(&self) -> &str {
+        &self.description
     }
 
     /// A constant `f32` tensor. The product of `shape` is the number of values.
@@ -74,6 +97,9 @@ impl Engine {
     /// is read in every step, such as a parameter, is worth it.
     pub fn stored(&self, values: Buffer, shape: &[usize]) -> Tensor {
         assert_eq!(values.len(), shape.iter().product::<usize>(), "as many values as the shape says");
+        if !self.is_cpu() {
+            return self.floats(values.to_vec(), shape);
+        }
         let kind = DispatchTensorKind::Flex(BackendTensor::Float(cpu::tensor(values, shape)));
         Tensor::float(DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled })
     }

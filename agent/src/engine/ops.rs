@@ -12,15 +12,12 @@ use omnilearn_cpu::layout::Layout;
 use omnilearn_cpu::shape::{ConvOptions, ConvShape, PoolOptions, PoolShape};
 use omnilearn_kernel_host::backend::{
     BatchNorm, Binary, Conv2dOptions, DType, OpResult, Pool2dOptions, Reduction, Scalar, TensorBackend, Unary,
+    dropout_mask,
 };
-use omnilearn_wire::sampling::SplitMix64;
 
 use super::check::Call;
 use super::cpu::{Convolution, CpuOperators, Normalisation, Pooling};
 use super::{Engine, Operators, Tensor};
-
-/// What Burn's CPU backend calls its boolean tensors.
-const BOOL: BoolDType = BoolDType::Native;
 
 fn unary_name(op: Unary) -> &'static str {
     match op {
@@ -243,7 +240,7 @@ impl TensorBackend for Engine {
         let operands: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
         let call = Call::new("linear", &operands);
         call.floats()?;
-        let (&[batch, inputs], &[weight_inputs, outputs]) = (x.shape(), weight.shape()) else {
+        let (&[batch, inputs], &[outputs, weight_inputs]) = (x.shape(), weight.shape()) else {
             return Err(call.error("input and weight need rank 2"));
         };
         call.require(inputs == weight_inputs, || {
@@ -255,6 +252,7 @@ impl TensorBackend for Engine {
         self.admit(&call, &[batch, outputs])?;
         let (x, weight) = (x.row_major(), weight.row_major());
         if !self.owns() {
+            let weight = Dispatch::float_swap_dims(weight, 0, 1);
             return Ok(Tensor::float(Dispatch::linear(x, weight, bias.map(Tensor::row_major))));
         }
         let bias = self.optional(bias);
@@ -625,17 +623,19 @@ impl TensorBackend for Engine {
         let shape = call.broadcast(a.shape(), b.shape())?;
         self.admit(&call, &shape)?;
         let expanded = Shape::from(shape.clone());
+        // GPUs have no booleans of one byte.
+        let bool_type = if self.is_cpu() { BoolDType::Native } else { BoolDType::U32 };
         let equal = match a.dtype() {
             DType::F32 => {
                 let expand = |tensor: &Tensor| {
                     let constant = Tensor::float(tensor.constant());
                     Dispatch::float_expand(with_rank(&constant, shape.len()), expanded.clone())
                 };
-                Dispatch::float_equal(expand(a), expand(b), BOOL)
+                Dispatch::float_equal(expand(a), expand(b), bool_type)
             }
             DType::I32 => {
                 let expand = |tensor: &Tensor| Dispatch::int_expand(with_rank(tensor, shape.len()), expanded.clone());
-                Dispatch::int_equal(expand(a), expand(b), BOOL)
+                Dispatch::int_equal(expand(a), expand(b), bool_type)
             }
         };
         Ok(Tensor::float(Dispatch::bool_into_float(equal, FloatDType::F32)))
@@ -658,12 +658,7 @@ impl TensorBackend for Engine {
         if probability == 0.0 {
             return Ok(x.clone());
         }
-        let keep = 1.0 / (1.0 - probability);
-        let mut generator = SplitMix64::new(seed);
-        // The upper 24 bits as a number in 0 to below 1, exact in f32.
-        let mut uniform = || (generator.next_u64() >> 40) as f32 / (1u32 << 24) as f32;
-        let mask = (0..x.elements()).map(|_| if uniform() < probability { 0.0 } else { keep }).collect();
-        let mask = self.floats(mask, x.shape());
+        let mask = self.floats(dropout_mask(probability, seed, x.elements()), x.shape());
         Ok(Tensor::float(Dispatch::float_mul(x.row_major(), mask.row_major())))
     }
 

@@ -103,9 +103,9 @@ fn differentiated(operators: Operators, network: Network, shapes: &[&[usize]], x
 
 #[test]
 fn our_operators_agree_with_those_of_burn() {
-    let narrow: [&[usize]; 7] = [&[4, 2, 3, 3], &[4], &[4], &[4], &[5, 4, 3, 3], &[45, 3], &[3]];
+    let narrow: [&[usize]; 7] = [&[4, 2, 3, 3], &[4], &[4], &[4], &[5, 4, 3, 3], &[3, 45], &[3]];
     let wide: [&[usize]; 10] =
-        [&[32, 16, 3, 3], &[32], &[32], &[32], &[32, 32, 3, 3], &[32, 1, 3, 3], &[128, 32], &[32], &[3, 32], &[32, 3]];
+        [&[32, 16, 3, 3], &[32], &[32], &[32], &[32, 32, 3, 3], &[32, 1, 3, 3], &[32, 128], &[32], &[3, 32], &[3, 32]];
     for (network, shapes, x) in
         [(network as Network, &narrow[..], [6, 2, 12, 12]), (wide_network as Network, &wide[..], [6, 16, 8, 8])]
     {

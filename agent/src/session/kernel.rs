@@ -79,7 +79,8 @@ impl KernelStore {
     }
 }
 
-fn unique() -> u64 {
+/// A number that no other file of this process has in its name.
+pub(super) fn unique() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }

@@ -9,7 +9,9 @@ mod backoff;
 mod compute;
 mod connection;
 mod conversation;
+mod guard;
 mod kernel;
+mod known_hubs;
 mod outbox;
 mod state;
 #[cfg(test)]
@@ -30,10 +32,12 @@ use self::compute::ComputeThread;
 pub use self::compute::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, Usage};
 use self::connection::DialError;
 use self::conversation::Conversation;
+use self::guard::Guard;
 use self::kernel::KernelStore;
 pub use self::kernel::{CacheError, writable};
 use self::state::{End, Session};
 use crate::config::AgentConfig;
+use crate::device::NoGpu;
 
 /// A connection that lasted this long was a good one: the next loss starts the back-off over.
 const GOOD_CONNECTION: Duration = backoff::LONGEST;
@@ -48,6 +52,9 @@ pub enum RunError {
     /// The cache folder cannot be written.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// The GPU that was asked for cannot be had.
+    #[error(transparent)]
+    Device(#[from] NoGpu),
     /// The operating system refuses a thread or a runtime.
     #[error("cannot start the network thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -142,8 +149,9 @@ impl Agent {
             std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), std::process::id());
         let token = config.token.as_ref().map(|token| token.reveal().to_owned());
         let hello = Hello { name: config.name.clone(), token, process, machine };
+        let guard = Guard::new(config.trust.clone(), &config.cache, &config.hub);
         Agent {
-            session: Session::new(store, config.exit_when_done),
+            session: Session::new(store, guard, config.exit_when_done),
             compute: ComputeThread::new(Arc::clone(&factory)),
             backoff: Backoff::new(process),
             config,

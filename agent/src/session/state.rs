@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, info, warn};
 
 use super::compute::{Command, ComputeError, Event, PushEnd, Received, Usage};
+use super::guard::Guard;
 use super::kernel::{Download, KernelStore, WrongPiece};
 
 /// What the shell does next.
@@ -96,6 +97,7 @@ struct Stream {
 #[derive(Debug)]
 pub(super) struct Session {
     store: KernelStore,
+    guard: Guard,
     exit_when_done: bool,
     job: Option<Job>,
     download: Option<Download>,
@@ -110,9 +112,10 @@ pub(super) struct Session {
 
 impl Session {
     /// A session that knows of no job yet.
-    pub(super) fn new(store: KernelStore, exit_when_done: bool) -> Session {
+    pub(super) fn new(store: KernelStore, guard: Guard, exit_when_done: bool) -> Session {
         Session {
             store,
+            guard,
             exit_when_done,
             job: None,
             download: None,
@@ -212,11 +215,22 @@ impl Session {
         }
         info!(job = %offer.job, name = %offer.name, dataset = %offer.dataset, "job offered");
         let offer = Arc::new(offer);
-        let known = self.job.take().filter(|job| job.offer.kernel_digest == offer.kernel_digest);
-        let kernel = known.and_then(|job| job.kernel).or_else(|| self.store.load(&offer.kernel_digest));
         self.stream = None;
-        self.job = Some(Job { offer: Arc::clone(&offer), kernel: kernel.clone(), stream_bytes: None });
+        let known = self.job.replace(Job { offer: Arc::clone(&offer), kernel: None, stream_bytes: None });
+        match self.guard.check(&offer) {
+            Ok(signer) => info!(job = %offer.job, signer = signer.short(), "the kernel is signed by a trusted key"),
+            Err(refusal) => {
+                self.download = None; // what another offer began must not end in this one's kernel
+                self.decline(offer.job, refusal.to_string());
+                return Ok(());
+            }
+        }
+        let known = known.filter(|job| job.offer.kernel_digest == offer.kernel_digest);
+        let kernel = known.and_then(|job| job.kernel).or_else(|| self.store.load(&offer.kernel_digest));
         if let Some(kernel) = kernel {
+            if let Some(job) = &mut self.job {
+                job.kernel = Some(kernel.clone());
+            }
             self.effects.push(Effect::Compute(Command::Prepare { offer, kernel }));
             return Ok(());
         }

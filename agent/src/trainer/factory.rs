@@ -7,13 +7,17 @@ use omnilearn_kernel_host::{Kernel, Limits};
 use omnilearn_wire::message::{JobOffer, JobReady, Machine};
 use tracing::{debug, info};
 
-use super::Trainer;
 use super::threads::Threads;
+use super::{Trainer, admission};
 use crate::config::AgentConfig;
 use crate::dataset::Dataset;
+use crate::device::{self, Adapter, NoGpu, Selected};
 use crate::engine::{Engine, enter_pool};
 use crate::machine::{Probe, process_cpu_time};
 use crate::session::{ComputeFactory, Prepared, Usage};
+
+/// GPUs compute in groups of this many rows, and compile their programs for each batch size: with multiples there are few.
+const GPU_BATCH_STEP: u32 = 16;
 
 /// Makes a [`Trainer`] of each job offered.
 pub struct TrainerFactory {
@@ -22,21 +26,34 @@ pub struct TrainerFactory {
     data: Vec<PathBuf>,
     cache: PathBuf,
     memory_max: Option<u64>,
+    kernel_limits: Limits,
     engine: Engine,
+    adapters: Vec<Adapter>,
 }
 
 impl TrainerFactory {
     /// A factory for this machine.
-    pub fn new(config: &AgentConfig) -> TrainerFactory {
+    ///
+    /// # Errors
+    /// If the configuration asks for a GPU that cannot be had.
+    pub fn new(config: &AgentConfig) -> Result<TrainerFactory, NoGpu> {
         let probe = Arc::new(Probe::default());
-        TrainerFactory {
+        let Selected { engine, adapters } = device::select(config.device)?;
+        Ok(TrainerFactory {
             threads: Threads::new(config.threads, probe.clone()),
             probe,
             data: config.data.clone(),
             cache: config.cache.clone(),
             memory_max: config.memory_max,
-            engine: Engine::default(),
-        }
+            kernel_limits: config.kernel_limits,
+            engine,
+            adapters,
+        })
+    }
+
+    /// The graphics adapters that were seen; none if the CPU was asked for.
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
     }
 
     fn quota_cores(&self) -> Option<f32> {
@@ -77,7 +94,10 @@ impl ComputeFactory for TrainerFactory {
         let dataset = Dataset::open(&offer.dataset, &self.data, &self.cache).map_err(|error| error.to_string())?;
         let tensor_bytes = self.tensor_bytes();
         let engine = self.engine.clone().with_elements_max(usize::try_from(tensor_bytes / 4).unwrap_or(usize::MAX));
-        let limits = Limits { tensor_bytes, ..Limits::default() };
+        let limits = Limits { tensor_bytes, ..self.kernel_limits };
+        if !engine.is_cpu() {
+            admission::check(offer, &kernel, &dataset, engine.clone(), limits)?;
+        }
         let mut trainer = Trainer::new(offer, &kernel, dataset, engine, limits)?.with_threads(self.threads.clone());
         let calibration = trainer
             .calibrate(&offer.calibration_batches, &self.probe, self.quota_cores())
@@ -87,6 +107,7 @@ impl ComputeFactory for TrainerFactory {
             job = %offer.job,
             dataset = %offer.dataset,
             threads = self.threads.now().get(),
+            device = self.engine.description(),
             instruction_set = omnilearn_cpu::instruction_set(),
             "ready to train"
         );
@@ -95,6 +116,7 @@ impl ComputeFactory for TrainerFactory {
             train_samples: samples(trainer.dataset().train().len()),
             test_samples: samples(trainer.dataset().test().len()),
             batch_max: calibration.batch_max,
+            batch_step: if self.engine.is_cpu() { 1 } else { GPU_BATCH_STEP },
             calibration: calibration.points,
         };
         Ok(Prepared { compute: Box::new(trainer), ready })

@@ -1,5 +1,6 @@
 //! What the compute thread does: a kernel, its parameters and a data set, made into gradients.
 
+mod admission;
 mod calibrate;
 mod factory;
 mod parameters;
@@ -26,6 +27,7 @@ use self::samples::{Epochs, input_shape};
 use self::threads::Threads;
 use crate::dataset::{Dataset, Split};
 use crate::engine::{Engine, Tensor};
+use crate::panics;
 use crate::session::{Compute, ComputeError, Evaluation, ParameterPiece};
 
 /// The first steps of a job fill caches and pools and are not representative.
@@ -204,16 +206,8 @@ impl Trainer {
         if !value.is_finite() {
             return Err(failed(Failure::NotFinite, format!("the loss is {value}")));
         }
-        // A panic of the backend costs the step, not the agent.
-        let gradients = catch_unwind(AssertUnwindSafe(|| {
-            let mut gradients = self.engine.backward(&loss);
-            leaves.iter().map(|leaf| gradients.take(leaf)).collect()
-        }));
-        let gradients = gradients.map_err(|panic| {
-            let text =
-                panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-            failed(Failure::Device, format!("differentiation panicked: {}", text.unwrap_or("no message")))
-        })?;
+        let mut gradients = self.engine.backward(&loss);
+        let gradients = leaves.iter().map(|leaf| gradients.take(leaf)).collect();
         let metric_sums = metrics.iter().map(|metric| metric.to_vec()[0]).collect();
         // The new statistics carry no gradient, whatever the kernel did.
         let buffers = buffers.iter().map(Tensor::detached).collect();
@@ -282,6 +276,29 @@ impl Compute for Trainer {
         work: &Train,
         sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<StepReport, ComputeError> {
+        guarded("the training step", || self.train_step(work, sink))
+    }
+
+    fn evaluate(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {
+        guarded("the evaluation", || self.evaluate_samples(work))
+    }
+}
+
+/// A panic of the backend costs the step, not the agent. On a GPU, whatever reads a result may find that an earlier operation has
+/// failed.
+fn guarded<R>(what: &str, compute: impl FnOnce() -> Result<R, ComputeError>) -> Result<R, ComputeError> {
+    catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| {
+        let text = panics::text(&*panic);
+        Err(failed(device_failure(text), format!("{what} panicked: {text}")))
+    })
+}
+
+impl Trainer {
+    fn train_step(
+        &mut self,
+        work: &Train,
+        sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<StepReport, ComputeError> {
         self.check_version(work.version)?;
         self.threads.iter().for_each(Threads::follow_quota);
         let start = Instant::now();
@@ -314,7 +331,7 @@ impl Compute for Trainer {
         Ok(StepReport { loss: gradient.loss, metric_sums: gradient.metric_sums, timings })
     }
 
-    fn evaluate(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {
+    fn evaluate_samples(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {
         self.check_version(work.version)?;
         self.threads.iter().for_each(Threads::follow_quota);
         let samples_max = self.dataset.test().len();
@@ -400,11 +417,20 @@ fn failed(failure: Failure, message: String) -> ComputeError {
     ComputeError { failure, message }
 }
 
+/// What a device's driver, or Burn in its place, says in a panic: whether memory ran out or something else went wrong.
+fn device_failure(message: &str) -> Failure {
+    let message = message.to_lowercase();
+    let is_memory =
+        ["out of memory", "outofmemory", "not enough memory", "allocat"].iter().any(|word| message.contains(word));
+    if is_memory { Failure::Memory } else { Failure::Device }
+}
+
 fn kernel_failed(error: &KernelError) -> ComputeError {
     let failure = match error {
         KernelError::Trap { .. } => Failure::Trap,
         KernelError::Limit(Limit::TensorBytes { .. }) => Failure::Memory,
         KernelError::Limit(_) => Failure::Limit,
+        KernelError::Device { message } => device_failure(message),
         _ => Failure::Kernel,
     };
     failed(failure, error.to_string())

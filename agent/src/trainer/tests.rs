@@ -45,6 +45,7 @@ impl Alone {
             name: "test".to_owned(),
             kernel_digest: *kernel.digest(),
             kernel_bytes: 0,
+            signatures: Vec::new(),
             settings,
             dataset: "fashion-mnist".to_owned(),
             layout_digest: layout.digest(),

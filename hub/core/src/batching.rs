@@ -54,6 +54,8 @@ pub(crate) struct Place {
     pub(crate) target: f64,
     pub(crate) min: u32,
     pub(crate) max: u32,
+    /// What the batch should be a multiple of, over 0.
+    pub(crate) step: u32,
 }
 
 /// A better split.
@@ -88,6 +90,8 @@ pub(crate) struct Batcher {
     global_batch: u32,
     bounds: (u32, u32),
     batch_max: BTreeMap<AgentId, u32>,
+    /// What an agent's batches should be multiples of, where that is not 1.
+    batch_step: BTreeMap<AgentId, u32>,
     present: Vec<Place>,
     active: BTreeSet<AgentId>,
     outdated: Option<String>,
@@ -112,6 +116,7 @@ impl Batcher {
             global_batch,
             bounds,
             batch_max: BTreeMap::new(),
+            batch_step: BTreeMap::new(),
             present: Vec::new(),
             active: BTreeSet::new(),
             outdated: None,
@@ -120,17 +125,20 @@ impl Batcher {
         }
     }
 
-    pub(crate) fn join(&mut self, agent: AgentId, mut rating: Rating, batch_max: Option<u32>) {
+    /// An agent that can take batches of `batch_max` samples, best in multiples of `batch_step`, over 0.
+    pub(crate) fn join(&mut self, agent: AgentId, mut rating: Rating, batch_max: Option<u32>, batch_step: u32) {
         rating.calibration.retain(|point| point.samples > 0 && SECONDS.contains(&point.step_s));
         rating.cores = if rating.cores.is_finite() { rating.cores.max(0.0) } else { 0.0 };
         self.policy.join(agent, rating);
         self.batch_max.insert(agent, batch_max.unwrap_or(u32::MAX));
+        self.batch_step.insert(agent, batch_step.max(1));
         self.outdated = Some(format!("agent {agent} joined"));
     }
 
     pub(crate) fn leave(&mut self, agent: AgentId) {
         self.policy.leave(agent);
         self.batch_max.remove(&agent);
+        self.batch_step.remove(&agent);
     }
 
     /// Lowers the largest batch of an agent. Returns whether it can still work.
@@ -225,7 +233,11 @@ impl Batcher {
         self.infeasible = None;
         let speeds = self.policy.speeds(&agents);
         let places = |agents: &[AgentId]| -> Vec<Place> {
-            agents.iter().map(|agent| Place { agent: *agent, batch: 0, target: 0.0, min, max: max(agent) }).collect()
+            let place = |&agent: &AgentId| {
+                let step = self.batch_step.get(&agent).copied().unwrap_or(1);
+                Place { agent, batch: 0, target: 0.0, min, max: max(&agent), step }
+            };
+            agents.iter().map(place).collect()
         };
         let shares = |places: &[Place], speeds: &[Speed]| -> Vec<Share> {
             places.iter().zip(speeds).map(|(place, &speed)| share(place, speed)).collect()
@@ -265,7 +277,7 @@ impl Batcher {
 }
 
 pub(crate) fn share(place: &Place, speed: Speed) -> Share {
-    Share { offset: speed.offset, rate: speed.rate, min: place.min, max: place.max }
+    Share { offset: speed.offset, rate: speed.rate, min: place.min, max: place.max, step: place.step }
 }
 
 /// Largest relative distance between two sets of real batches.

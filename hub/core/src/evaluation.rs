@@ -85,7 +85,7 @@ impl Evaluation {
     /// Plans what nobody has, for agents of these rates.
     pub(crate) fn plan(&mut self, agents: &[AgentId], rates: &[f64]) {
         let [whole] = self.unplanned[..] else { return };
-        let shares = rates.iter().map(|&rate| Share { offset: 0.0, rate, min: 0, max: self.test_samples });
+        let shares = rates.iter().map(|&rate| Share { offset: 0.0, rate, min: 0, max: self.test_samples, step: 1 });
         let Ok(counts) = apportion(whole.len(), &shares.collect::<Vec<_>>()) else { return };
         self.unplanned.clear();
         let mut start = whole.start;

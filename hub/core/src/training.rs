@@ -192,7 +192,8 @@ impl Training {
         let cores = machine.quota_cores.map_or(f64::from(machine.cores), f64::from);
         if unfit.is_none() {
             let share = config.shares.get(&name).copied();
-            state.batcher.join(agent, Rating { calibration: ready.calibration, cores, share }, ready.batch_max);
+            let rating = Rating { calibration: ready.calibration, cores, share };
+            state.batcher.join(agent, rating, ready.batch_max, ready.batch_step);
         }
         state.members.join(agent, name, machine, unfit);
     }
@@ -309,7 +310,8 @@ impl Training {
         let added = self.state.uploads.assignment(agent) == Some(id) && self.state.uploads.remove(agent);
         let Some(assignment) = self.state.ledger.close(id, Closed::Void(PushError::Reissued)) else { return };
         let batch_min = self.state.config.batch_bounds.0;
-        if failure == Failure::Memory && assignment.samples > batch_min {
+        // A GPU that is out of memory may say so, or just be lost.
+        if matches!(failure, Failure::Memory | Failure::Device) && assignment.samples > batch_min {
             self.state.batcher.limit(agent, (assignment.samples / 2).max(batch_min));
         } else {
             self.count_failure(now, agent, &reason);

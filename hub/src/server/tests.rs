@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
+use omnilearn_kernel_host::Signature;
 use omnilearn_wire::handshake::{self, HandshakeError, Hello, PROTOCOL_MAX};
 use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX};
 use omnilearn_wire::message::{
@@ -51,7 +52,7 @@ impl Hub {
     async fn submit(&self, keys: &str) -> Result<JobView, ClientError> {
         let text = format!("dataset = \"mnist\"\n{keys}\n");
         let component = component();
-        self.call(move |client| client.submit(&text, &component)).await
+        self.call(move |client| client.submit(&text, &component, None)).await
     }
 
     /// Asks until the job is as wanted; fails after half a minute.
@@ -158,7 +159,13 @@ impl Agent {
     }
 
     async fn say_ready(&mut self, job: JobId) {
-        let ready = JobReady { train_samples: 60_000, test_samples: 10_000, batch_max: None, calibration: vec![] };
+        let ready = JobReady {
+            train_samples: 60_000,
+            test_samples: 10_000,
+            batch_max: None,
+            batch_step: 1,
+            calibration: vec![],
+        };
         self.send(&AgentMessage::JobReady { job, ready }).await;
     }
 
@@ -519,12 +526,86 @@ async fn a_job_that_cannot_start_is_refused_with_what_to_write() {
     }
     let component = component();
     let text = format!("dataset = \"fashion-mnits\"\n{KERNEL}");
-    let error = hub.call(move |client| client.submit(&text, &component).unwrap_err()).await;
+    let error = hub.call(move |client| client.submit(&text, &component, None).unwrap_err()).await;
     assert_eq!(error.to_string(), "dataset: no data set is named \"fashion-mnits\", did you mean \"fashion-mnist\"?");
-    let error = hub.call(|client| client.submit("", b"\0asm\x01\0\0\0").unwrap_err()).await;
+    let error = hub.call(|client| client.submit("", b"\0asm\x01\0\0\0", None).unwrap_err()).await;
     assert!(matches!(error, ClientError::Refused { status: 422, .. }), "{error}");
     assert_eq!(hub.call(|client| client.jobs().unwrap()).await, []);
     hub.stop().await;
+}
+
+#[tokio::test]
+async fn the_hub_signs_with_the_key_that_it_made_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut keys = BTreeSet::new();
+    for _ in 0..2 {
+        let hub = Hub::start(folder.path(), None).await;
+        keys.insert(hub.call(|client| client.health().unwrap().key).await);
+        hub.submit(KERNEL).await.unwrap();
+        let offer = Agent::connect(&hub, "pi", 1).await.offer().await;
+        let [signature] = offer.signatures[..] else { panic!("{:?}", offer.signatures) };
+        let signature = Signature::from(&signature);
+        signature.verify(&offer.kernel_digest).unwrap();
+        keys.insert(signature.key().to_string());
+        hub.stop().await;
+    }
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    let key = crate::key_file::read(&folder.path().join("hub.key")).unwrap();
+    assert!(keys.contains(&key.public().to_string()));
+}
+
+#[tokio::test]
+async fn an_authors_signature_is_checked_and_handed_on_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), None).await;
+    let component = component();
+    let (author, digest) = (KeyPair::from_secret(&[9; 32]), crate::digest::sha256(&component));
+    let submit = |signature: String| {
+        let component = component.clone();
+        let text = format!("dataset = \"mnist\"\n{KERNEL}\n");
+        hub.call(move |client| client.submit(&text, &component, Some(signature)))
+    };
+    let right = author.sign(&digest).to_string();
+    let other_key = right.replace(&author.public().to_string(), &KeyPair::from_secret(&[8; 32]).public().to_string());
+    for (signature, expected) in [
+        (author.sign(&[0; 32]).to_string(), "the component has changed since it was signed"),
+        (other_key, "another key is named than the one that signed"),
+        ("key 12".to_owned(), "the kernel's signature: a signature has the lines"),
+    ] {
+        let error = submit(signature).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(matches!(error, ClientError::Refused { status: 422, .. }));
+    }
+    assert_eq!(hub.call(|client| client.jobs().unwrap()).await, []);
+
+    let first = submit(right.clone()).await.unwrap();
+    let waiting = submit(right).await.unwrap();
+    let signers = |offer: JobOffer| {
+        let signatures: Vec<Signature> = offer.signatures.iter().map(Signature::from).collect();
+        assert!(signatures.iter().all(|signature| signature.verify(&digest).is_ok()));
+        signatures.iter().map(|signature| signature.key().to_string()).collect::<Vec<_>>()
+    };
+    let expected = [hub.call(|client| client.health().unwrap().key).await, author.public().to_string()];
+    let mut agent = Agent::connect(&hub, "pi", 1).await;
+    let offer = agent.offer().await;
+    assert_eq!(offer.job, JobId(first.id));
+    assert_eq!(signers(offer), expected);
+    hub.stop().await;
+    let hub = Hub::start(folder.path(), None).await;
+    let mut agent = Agent::connect(&hub, "pi", 1).await;
+    let offer = agent.offer().await;
+    assert_eq!(offer.job, JobId(waiting.id));
+    assert_eq!(signers(offer), expected);
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_hub_whose_key_is_damaged_says_so_and_makes_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("hub.key"), "").unwrap();
+    let error = Hub::start(folder.path(), None).await.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, RunError::Key(_)) && error.to_string().ends_with("hub.key"), "{error}");
+    assert_eq!(std::fs::read(folder.path().join("hub.key")).unwrap(), b"");
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use omnilearn_wire::JobId;
 
+use crate::key_file::HUB_KEY;
+
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -101,6 +103,10 @@ impl Folder {
 
     pub(super) fn database(&self) -> PathBuf {
         self.directory.join("hub.sqlite")
+    }
+
+    pub(super) fn hub_key(&self) -> PathBuf {
+        self.directory.join(HUB_KEY)
     }
 
     pub(super) fn weights(&self, job: JobId) -> PathBuf {

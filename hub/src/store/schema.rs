@@ -12,7 +12,7 @@ use super::folder::StoreError;
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"OLRN");
 
 /// Version of the tables, in SQLite's header.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 const TABLES: &str = "
     CREATE TABLE jobs (
@@ -20,7 +20,8 @@ const TABLES: &str = "
         state TEXT NOT NULL,
         view TEXT NOT NULL,       -- what the HTTP interface says of the job, JSON
         job_file TEXT NOT NULL,
-        kernel BLOB NOT NULL      -- SHA-256 of the component
+        kernel BLOB NOT NULL,     -- SHA-256 of the component
+        author TEXT               -- the component's signature by its author, if the job came with one
     ) STRICT;
     CREATE TABLE agents (
         id INTEGER PRIMARY KEY,

@@ -52,7 +52,7 @@ fn train(kernel: &str, (learning_rate, momentum): (f64, f64), batches: &[u32], s
 }
 
 /// Norm of the difference between two models relative to the norm of the second, over all tensors.
-fn difference(a: &Weights, b: &Weights) -> f64 {
+pub(super) fn difference(a: &Weights, b: &Weights) -> f64 {
     let (mut distance, mut norm) = (0.0, 0.0);
     for ((name, (shape, values)), (other_name, (other_shape, others))) in a.iter().zip(b) {
         assert_eq!((name, shape), (other_name, other_shape));

@@ -3,9 +3,13 @@
 
 mod crashes;
 mod exactness;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod hostile;
 mod memory;
 mod overhead;
+mod quota;
+mod signatures;
 mod train_step;
 mod training;
 

@@ -38,6 +38,18 @@ impl HubClient {
         self.http.get(format!("{}/healthz", self.address)).call().is_ok_and(|response| response.status().is_success())
     }
 
+    /// The public key with which it signs kernels.
+    ///
+    /// # Errors
+    /// When the hub does not answer.
+    pub(crate) fn key(&self) -> anyhow::Result<String> {
+        #[derive(Deserialize)]
+        struct Health {
+            key: String,
+        }
+        Ok(self.read::<Health>(&format!("{}/healthz", self.address))?.key)
+    }
+
     /// Agents that are connected.
     ///
     /// # Errors
@@ -81,8 +93,11 @@ impl HubClient {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        let address = format!("{}/api/v1/{path}", self.address);
-        let mut response = self.http.get(&address).call().with_context(|| format!("asking {address}"))?;
+        self.read(&format!("{}/api/v1/{path}", self.address))
+    }
+
+    fn read<T: DeserializeOwned>(&self, address: &str) -> anyhow::Result<T> {
+        let mut response = self.http.get(address).call().with_context(|| format!("asking {address}"))?;
         if !response.status().is_success() {
             let body = response.body_mut().read_to_string().unwrap_or_default();
             bail!("{address} answered {}: {body}", response.status());

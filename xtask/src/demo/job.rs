@@ -180,7 +180,8 @@ impl JobPlan {
     }
 }
 
-fn table<const LENGTH: usize>(entries: [(&str, Value); LENGTH]) -> Table {
+/// A table with these entries.
+pub(crate) fn table<const LENGTH: usize>(entries: [(&str, Value); LENGTH]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 

@@ -18,9 +18,11 @@ use crate::fleet::ratios::HeterogeneityLevel;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 
-pub(crate) use job::{Mode, Model, Policy};
+pub(crate) use job::{Mode, Model, Policy, table};
 pub(crate) use records::RunRecords;
-pub(crate) use session::{Kit, Run};
+#[cfg(test)]
+pub(crate) use records::tests::canned as canned_records;
+pub(crate) use session::{Job, Kit, Run};
 pub(crate) use summary::{DemoSummary, RunSummary};
 
 /// Trains a model with a hub and unequal agents on real images, and shows what batches that follow speed are worth.
@@ -77,7 +79,8 @@ pub(crate) struct DemoArguments {
     keep: bool,
 }
 
-fn parse_level(text: &str) -> Result<HeterogeneityLevel, String> {
+/// Reads `8` or `HL8`.
+pub(crate) fn parse_level(text: &str) -> Result<HeterogeneityLevel, String> {
     let number = text.trim_start_matches(['h', 'H', 'l', 'L']).parse().map_err(|_| "1, 2, 4 or 8".to_owned())?;
     HeterogeneityLevel::from_number(number).ok_or_else(|| "1, 2, 4 or 8".to_owned())
 }

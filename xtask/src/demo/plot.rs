@@ -1,32 +1,17 @@
 //! The picture of a demo: batch sizes, step times and accuracy over time, one column per policy with common axes.
 
-use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Context;
-use plotters::coord::Shift;
-use plotters::prelude::*;
+use plotters::prelude::BLACK;
 
 use super::records::RunRecords;
 use super::summary::TARGETS;
-
-/// Colours that people with any colour vision can tell apart on white (Okabe and Ito, without yellow).
-const PALETTE: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
-];
+use crate::chart::{self, Axis, Curve, Header, Panel, color};
 
 const COLUMN_WIDTH: u32 = 620;
-const TITLE_HEIGHT: u32 = 56;
 const LEGEND_WIDTH: u32 = 235;
-const LEGEND_HEIGHT: u32 = 26;
 const PANEL_HEIGHT: u32 = 260;
-const FONT: &str = "DejaVu Sans, Helvetica, Arial, sans-serif";
 
 /// Points along the time axis of a step-time curve: enough to see a change, few enough to read.
 const BUCKETS: usize = 160;
@@ -44,47 +29,22 @@ pub(crate) struct Column<'a> {
 /// # Errors
 /// When the file cannot be written.
 pub(crate) fn draw(path: &Path, title: &str, columns: &[Column<'_>]) -> anyhow::Result<()> {
-    let mut svg = String::new();
-    draw_into(&mut svg, title, columns)?;
-    std::fs::write(path, svg).with_context(|| format!("writing {}", path.display()))
+    chart::write(path, &picture(title, columns)?)
 }
 
-fn draw_into(svg: &mut String, title: &str, columns: &[Column<'_>]) -> anyhow::Result<()> {
+fn picture(title: &str, columns: &[Column<'_>]) -> anyhow::Result<String> {
     let width = COLUMN_WIDTH * u32::try_from(columns.len().max(1)).context("too many columns")?;
-    let agents = columns.first().map_or(0, |column| column.records.agents.len());
-    let per_row = (width / LEGEND_WIDTH).max(1) as usize;
-    let legend_rows = u32::try_from(agents.div_ceil(per_row)).context("too many agents")?;
-    let header_height = TITLE_HEIGHT + legend_rows * LEGEND_HEIGHT + 16;
-    let root = SVGBackend::with_string(svg, (width, header_height + 3 * PANEL_HEIGHT)).into_drawing_area();
-    root.fill(&WHITE).context("drawing")?;
-    let (header, body) = root.split_vertically(header_height);
-    draw_header(&header, title, columns, per_row)?;
-
+    let agents = columns.iter().take(1).flat_map(|column| column.records.agents.iter().zip(&column.records.quotas));
+    let legend = agents.map(|(name, quota)| format!("{name}: {quota:.3} cores")).collect();
     let ranges = Ranges::over(columns);
-    for (area, column) in body.split_evenly((1, columns.len().max(1))).iter().zip(columns) {
-        for (area, panel) in area.split_evenly((3, 1)).iter().zip(panels(column, &ranges)) {
-            panel.draw(area)?;
+    chart::picture((width, 3 * PANEL_HEIGHT), &Header { title, legend, legend_width: LEGEND_WIDTH }, |body| {
+        for (area, column) in body.split_evenly((1, columns.len().max(1))).iter().zip(columns) {
+            for (area, panel) in area.split_evenly((3, 1)).iter().zip(panels(column, &ranges)) {
+                panel.draw(area)?;
+            }
         }
-    }
-    root.present().context("drawing")?;
-    Ok(())
-}
-
-/// One coordinate system.
-struct Panel {
-    caption: String,
-    unit: &'static str,
-    time_s: f64,
-    values: Range<f64>,
-    curves: Vec<Curve>,
-    dots: bool,
-    targets: Vec<f64>,
-}
-
-struct Curve {
-    points: Vec<(f64, f64)>,
-    color: RGBColor,
-    width: u32,
+        Ok(())
+    })
 }
 
 /// The panels of one column, from top to bottom.
@@ -93,9 +53,8 @@ fn panels(column: &Column<'_>, ranges: &Ranges) -> [Panel; 3] {
     let agents = || 0..records.agents.len();
     let panel = |caption: String, unit, values, curves| Panel {
         caption,
-        unit,
-        time_s: ranges.time_s,
-        values,
+        x: Axis { name: "training time, s", range: 0.0..ranges.time_s },
+        y: Axis { name: unit, range: values },
         curves,
         dots: false,
         targets: Vec::new(),
@@ -123,45 +82,6 @@ fn panels(column: &Column<'_>, ranges: &Ranges) -> [Panel; 3] {
             )
         },
     ]
-}
-
-impl Panel {
-    fn draw(&self, area: &Area<'_>) -> anyhow::Result<()> {
-        let mut chart = ChartBuilder::on(area)
-            .caption(&self.caption, (FONT, 19))
-            .margin(10)
-            .x_label_area_size(44)
-            .y_label_area_size(70)
-            .build_cartesian_2d(0.0..self.time_s, self.values.clone())
-            .context("drawing")?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(BLACK.mix(0.12))
-            .label_style((FONT, 15))
-            .axis_desc_style((FONT, 16))
-            .x_desc("training time, s")
-            .y_desc(self.unit)
-            .y_labels(6)
-            .x_label_formatter(&|value| format!("{value:.0}"))
-            .y_label_formatter(&|value| format!("{value:.0}"))
-            .draw()
-            .context("drawing")?;
-        for &target in &self.targets {
-            let line = [(0.0, target), (self.time_s, target)];
-            chart.draw_series(DashedLineSeries::new(line, 6, 4, BLACK.mix(0.5).into())).context("drawing")?;
-        }
-        for curve in &self.curves {
-            let points = || curve.points.iter().copied();
-            let style = curve.color.stroke_width(curve.width);
-            chart.draw_series(LineSeries::new(points(), style)).context("drawing")?;
-            if self.dots {
-                let dots = points().map(|point| Circle::new(point, 3, curve.color.filled()));
-                chart.draw_series(dots).context("drawing")?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Ends of the axes that all columns share, so that their curves can be compared by eye.
@@ -192,25 +112,6 @@ impl Ranges {
             accuracy_percent: (lowest.clamp(0.0, 80.0) / 10.0).floor() * 10.0,
         }
     }
-}
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-fn draw_header(area: &Area<'_>, title: &str, columns: &[Column<'_>], per_row: usize) -> anyhow::Result<()> {
-    area.draw(&Text::new(title.to_owned(), (20, 16), (FONT, 24).into_font())).context("drawing")?;
-    let Some(column) = columns.first() else { return Ok(()) };
-    for (agent, (name, quota)) in column.records.agents.iter().zip(&column.records.quotas).enumerate() {
-        let x = i32::try_from(agent % per_row).context("too many agents")? * LEGEND_WIDTH as i32 + 20;
-        let y = i32::try_from(agent / per_row).context("too many agents")? * LEGEND_HEIGHT as i32 + TITLE_HEIGHT as i32;
-        area.draw(&Rectangle::new([(x, y + 6), (x + 28, y + 12)], color(agent).filled())).context("drawing")?;
-        let label = format!("{name}: {quota:.3} cores");
-        area.draw(&Text::new(label, (x + 36, y), (FONT, 17).into_font())).context("drawing")?;
-    }
-    Ok(())
-}
-
-fn color(agent: usize) -> RGBColor {
-    PALETTE[agent % PALETTE.len()]
 }
 
 /// Batch over time, with a corner at each change and nothing between.
@@ -250,6 +151,8 @@ fn step_time_curve(records: &RunRecords, agent: usize) -> Vec<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use plotters::prelude::RGBColor;
+
     use super::super::records::tests::canned;
     use super::*;
 
@@ -258,8 +161,7 @@ mod tests {
         let (uniform, dynamic) = (canned(), canned());
         let columns =
             [Column { policy: "uniform", records: &uniform }, Column { policy: "dynamic", records: &dynamic }];
-        let mut svg = String::new();
-        draw_into(&mut svg, "LeNet at HL8", &columns).unwrap();
+        let svg = picture("LeNet at HL8", &columns).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         for text in [
             "LeNet at HL8",
@@ -281,8 +183,8 @@ mod tests {
     #[test]
     fn an_empty_run_is_drawn_too() {
         let empty = RunRecords::default();
-        draw_into(&mut String::new(), "nothing", &[Column { policy: "uniform", records: &empty }]).unwrap();
-        draw_into(&mut String::new(), "nothing", &[]).unwrap();
+        picture("nothing", &[Column { policy: "uniform", records: &empty }]).unwrap();
+        picture("nothing", &[]).unwrap();
     }
 
     #[test]

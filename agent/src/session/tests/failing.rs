@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use omnilearn_wire::message::{AgentMessage, Failure, HubMessage};
+use omnilearn_wire::message::{AgentMessage, Failure, HubMessage, KernelSignature};
 use omnilearn_wire::{AssignmentId, Version};
 
-use super::fake::{FakeFactory, Hub, JOB, KERNEL, Step, digest, offer, train};
+use super::fake::{FakeFactory, HUB_SECRET, Hub, JOB, KERNEL, Step, digest, key_pair, offer, train};
 
 #[tokio::test]
 async fn failed_step_is_reported_with_its_kind_and_the_next_one_runs() {
@@ -77,6 +77,7 @@ async fn kernel_of_another_digest_or_an_absurd_size_is_declined() {
     let mut peer = hub.accept().await;
     let mut wrong = offer();
     wrong.kernel_digest = [9; 32];
+    wrong.signatures = vec![KernelSignature::from(&key_pair(HUB_SECRET).sign(&[9; 32]))];
     peer.send(&HubMessage::JobOffer(wrong)).await;
     assert_eq!(peer.next().await, AgentMessage::FetchKernel { digest: [9; 32], offset: 0 });
     let total = KERNEL.len() as u64;

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
+use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Evaluate, Failure, HubMessage, JobOffer, JobReady, Machine, Span, StepReport, StepTimings, Train,
+    AgentMessage, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport,
+    StepTimings, Train,
 };
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
 use sha2::{Digest, Sha256};
@@ -230,12 +232,24 @@ pub(super) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// Secret of the hub's key, as long as a test does not take another.
+pub(super) const HUB_SECRET: u8 = 1;
+
+pub(super) fn key_pair(secret: u8) -> KeyPair {
+    KeyPair::from_secret(&[secret; 32])
+}
+
+pub(super) fn signed(secret: u8, kernel: &[u8]) -> KernelSignature {
+    KernelSignature::from(&key_pair(secret).sign(&digest(kernel)))
+}
+
 pub(super) fn offer() -> JobOffer {
     JobOffer {
         job: JOB,
         name: "a job".to_owned(),
         kernel_digest: digest(KERNEL),
         kernel_bytes: KERNEL.len() as u64,
+        signatures: vec![signed(HUB_SECRET, KERNEL)],
         settings: Vec::new(),
         dataset: "fashion-mnist".to_owned(),
         layout_digest: [0; 32],
@@ -337,7 +351,13 @@ impl ComputeFactory for FakeFactory {
             released: Arc::clone(&self.released),
             begun: self.begun.clone(),
         };
-        let ready = JobReady { train_samples: 60_000, test_samples: 10_000, batch_max: None, calibration: Vec::new() };
+        let ready = JobReady {
+            train_samples: 60_000,
+            test_samples: 10_000,
+            batch_max: None,
+            batch_step: 1,
+            calibration: Vec::new(),
+        };
         Ok(Prepared { compute: Box::new(compute), ready })
     }
 }

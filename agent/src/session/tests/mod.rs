@@ -3,6 +3,7 @@
 mod connecting;
 mod failing;
 mod fake;
+mod signing;
 mod training;
 
 use std::sync::Arc;

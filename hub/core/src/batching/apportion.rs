@@ -11,6 +11,8 @@ pub struct Share {
     pub min: u32,
     /// Largest batch.
     pub max: u32,
+    /// Batches that are multiples of this suit the device best, over 0.
+    pub step: u32,
 }
 
 /// Why no batches within the bounds sum to the total.
@@ -122,7 +124,40 @@ pub fn round(total: u32, targets: &[f64], shares: &[Share]) -> Vec<u32> {
         }
         assert!(sum(&batches) < before, "feasible bounds leave room for the rest");
     }
+    coarsen(&mut batches, shares);
     batches
+}
+
+/// Rounds batches down to their agents' steps and gives what is left to agents that take any number, then in whole steps, and what
+/// is less than a step to whoever has room: so at most one batch more than need be is not a multiple, and the sum stays.
+fn coarsen(batches: &mut [u32], shares: &[Share]) {
+    let mut left = 0;
+    for (batch, share) in batches.iter_mut().zip(shares) {
+        let rest = *batch % share.step;
+        if *batch - rest >= share.min {
+            *batch -= rest;
+            left += rest;
+        }
+    }
+    // Rounds, so that no agent gets all of it.
+    for fine in [true, false] {
+        let mut gives = left > 0;
+        while gives {
+            gives = false;
+            for (batch, share) in batches.iter_mut().zip(shares) {
+                if (share.step == 1) == fine && share.step <= left && share.max - *batch >= share.step {
+                    *batch += share.step;
+                    left -= share.step;
+                    gives = true;
+                }
+            }
+        }
+    }
+    for (batch, share) in batches.iter_mut().zip(shares) {
+        let more = left.min(share.max - *batch);
+        *batch += more;
+        left -= more;
+    }
 }
 
 /// Whole batches for everyone: [`targets`], then [`round`].
@@ -140,7 +175,7 @@ mod tests {
     use super::*;
 
     fn by_rate(rates: &[f64], min: u32, max: u32) -> Vec<Share> {
-        rates.iter().map(|&rate| Share { offset: 0.0, rate, min, max }).collect()
+        rates.iter().map(|&rate| Share { offset: 0.0, rate, min, max, step: 1 }).collect()
     }
 
     #[test]
@@ -174,15 +209,26 @@ mod tests {
 
     #[test]
     fn offsets_are_paid_for_by_smaller_batches() {
-        let share = |offset, rate| Share { offset, rate, min: 1, max: 1000 };
+        let share = |offset, rate| Share { offset, rate, min: 1, max: 1000, step: 1 };
         let shares = [share(0.0, 100.0), share(0.5, 100.0)];
         assert_eq!(apportion(150, &shares).unwrap(), [100, 50]); // both finish at 1.0
+    }
+
+    #[test]
+    fn batches_are_multiples_where_a_device_likes_that() {
+        let share = |rate, step| Share { offset: 0.0, rate, min: 1, max: 1000, step };
+        assert_eq!(apportion(128, &[share(1.0, 1), share(1.0, 1), share(5.0, 16)]).unwrap(), [24, 24, 80]);
+        // Only devices with steps: the remainder goes to one of them.
+        assert_eq!(apportion(100, &[share(1.0, 16), share(1.0, 16)]).unwrap(), [52, 48]);
+        // A step above what an agent may have changes nothing.
+        let tight = Share { max: 10, ..share(1.0, 16) };
+        assert_eq!(apportion(20, &[tight, share(1.0, 1)]).unwrap().iter().sum::<u32>(), 20);
     }
 
     fn shares() -> impl Strategy<Value = Vec<Share>> {
         let share = (0.0f64..2.0, 1e-3f64..1e3, 1u32..50, 0u32..200);
         prop::collection::vec(
-            share.prop_map(|(offset, rate, min, more)| Share { offset, rate, min, max: min + more }),
+            share.prop_map(|(offset, rate, min, more)| Share { offset, rate, min, max: min + more, step: 1 }),
             1..20,
         )
     }
@@ -202,6 +248,23 @@ mod tests {
             prop_assert!((real.iter().sum::<f64>() - f64::from(total)).abs() < 1e-6 * f64::from(total));
             for (batch, real) in batches.iter().zip(&real) {
                 prop_assert!((f64::from(*batch) - real).abs() < 1.0 + 1e-6, "{} is not next to {}", batch, real);
+            }
+        }
+
+        #[test]
+        fn steps_change_neither_the_sum_nor_the_bounds(
+            shares in shares(),
+            steps in prop::collection::vec(prop::sample::select(vec![1u32, 8, 16, 64]), 20),
+            at in 0.0f64..=1.0,
+        ) {
+            let shares: Vec<Share> = shares.into_iter().zip(steps).map(|(share, step)| Share { step, ..share }).collect();
+            let low: u32 = shares.iter().map(|share| share.min).sum();
+            let high: u32 = shares.iter().map(|share| share.max).sum();
+            let total = low + (f64::from(high - low) * at) as u32;
+            let batches = apportion(total, &shares).unwrap();
+            prop_assert_eq!(batches.iter().sum::<u32>(), total);
+            for (batch, share) in batches.iter().zip(&shares) {
+                prop_assert!((share.min..=share.max).contains(batch));
             }
         }
 

@@ -21,7 +21,7 @@ impl Workers {
     fn new(batching: Batching, global_batch: u32, bounds: (u32, u32), speeds: &[(f64, f64)]) -> Workers {
         let mut batcher = Batcher::new(batching, global_batch, bounds);
         for index in 0..speeds.len() {
-            batcher.join(AgentId(index as u32), Rating::default(), None);
+            batcher.join(AgentId(index as u32), Rating::default(), None, 1);
         }
         let speeds = speeds.iter().map(|&(offset, rate)| Speed { offset, rate }).collect();
         let generator = SplitMix64::new(1);
@@ -41,7 +41,7 @@ impl Workers {
         for (index, speed) in self.speeds.iter().enumerate() {
             let point = |samples: u32| CalibrationPoint { samples, step_s: 0.001 + f64::from(samples) / speed.rate };
             let rating = Rating { calibration: vec![point(8), point(32)], cores: 1.0, share: None };
-            self.batcher.join(AgentId(index as u32), rating, None);
+            self.batcher.join(AgentId(index as u32), rating, None, 1);
         }
         self
     }
@@ -273,11 +273,11 @@ fn proportional_never_stays_past_a_knee_for_two_windows_and_tries_again_later() 
 fn static_uses_measured_ratings_or_else_cores_for_all() {
     let point = |step_s| vec![CalibrationPoint { samples: 32, step_s }];
     let mut batcher = Batcher::new(Batching::Static, 120, (1, 120));
-    batcher.join(AgentId(0), Rating { calibration: point(0.1), cores: 8.0, share: None }, None);
-    batcher.join(AgentId(1), Rating { calibration: point(0.2), cores: 16.0, share: None }, None);
+    batcher.join(AgentId(0), Rating { calibration: point(0.1), cores: 8.0, share: None }, None, 1);
+    batcher.join(AgentId(1), Rating { calibration: point(0.2), cores: 16.0, share: None }, None, 1);
     batcher.update(&BTreeSet::from([AgentId(0), AgentId(1)]));
     assert_eq!(batcher.batches(), [(AgentId(0), 80), (AgentId(1), 40)]);
-    batcher.join(AgentId(2), Rating { calibration: vec![], cores: 16.0, share: None }, None);
+    batcher.join(AgentId(2), Rating { calibration: vec![], cores: 16.0, share: None }, None, 1);
     let reason = batcher.update(&BTreeSet::from([AgentId(0), AgentId(1), AgentId(2)]));
     assert_eq!(reason.as_deref(), Some("agent 2 joined"));
     assert_eq!(batcher.batches(), [(AgentId(0), 24), (AgentId(1), 48), (AgentId(2), 48)]);
@@ -291,7 +291,12 @@ fn shares_that_the_job_gives_come_before_ratings() {
     for batching in [Batching::Static, start] {
         let mut batcher = Batcher::new(batching, 64, (1, 64));
         for (agent, share) in [(0, 7.0), (1, 16.0), (2, 41.0)] {
-            batcher.join(AgentId(agent), Rating { calibration: point.clone(), cores: 1.0, share: Some(share) }, None);
+            batcher.join(
+                AgentId(agent),
+                Rating { calibration: point.clone(), cores: 1.0, share: Some(share) },
+                None,
+                1,
+            );
         }
         batcher.update(&(0..3).map(AgentId).collect());
         assert_eq!(batcher.batches(), [(AgentId(0), 7), (AgentId(1), 16), (AgentId(2), 41)]);
@@ -303,14 +308,14 @@ fn bounds_that_leave_no_choice_change_who_works_or_the_global_batch() {
     let active: BTreeSet<AgentId> = (0..4).map(AgentId).collect();
     let mut batcher = Batcher::new(Batching::Uniform, 48, (16, 64));
     for &agent in &active {
-        batcher.join(agent, Rating::default(), None);
+        batcher.join(agent, Rating::default(), None, 1);
     }
     batcher.update(&active);
     assert_eq!(batcher.batches(), [(AgentId(0), 16), (AgentId(1), 16), (AgentId(2), 16)]);
     assert!(matches!(batcher.infeasible(), Some(Infeasible::Minimum { sum: 64, total: 48 })));
     let mut batcher = Batcher::new(Batching::Uniform, 300, (1, 64));
     for &agent in &active {
-        batcher.join(agent, Rating::default(), None);
+        batcher.join(agent, Rating::default(), None, 1);
     }
     batcher.limit(AgentId(1), 32);
     batcher.update(&active);

@@ -268,6 +268,7 @@ fn an_agent_with_another_data_set_gets_no_work() {
         train_samples: 999,
         test_samples: 10,
         batch_max: None,
+        batch_step: 1,
         calibration: vec![],
     };
     cluster.send(omnilearn_hub_core::Event::Ready {

@@ -182,7 +182,8 @@ impl Cluster {
         };
         self.agents.insert(AgentId(agent), simulated);
         let test_samples = self.config.test_samples;
-        let ready = JobReady { train_samples: self.config.train_samples, test_samples, batch_max, calibration };
+        let train_samples = self.config.train_samples;
+        let ready = JobReady { train_samples, test_samples, batch_max, batch_step: 1, calibration };
         self.send(Event::Ready {
             agent: AgentId(agent),
             name: format!("agent-{agent}"),

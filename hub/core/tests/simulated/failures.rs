@@ -60,12 +60,11 @@ fn when_all_agents_rest_the_job_waits_and_goes_on() {
     assert!(cluster.now > Duration::from_secs(10));
 }
 
-#[test]
-fn running_out_of_memory_halves_the_batch_until_it_fits() {
+fn halves_the_batch(failure: Failure) {
     let mut config = config();
     (config.wait_for_agents, config.stop) = (2, StopConfig { epochs: Some(1), ..StopConfig::default() });
     let mut cluster = Cluster::started(config, &[100.0; 2]);
-    cluster.agent(1).habit = Habit::Fails(Failure::Memory);
+    cluster.agent(1).habit = Habit::Fails(failure);
     cluster.run_until(|cluster| cluster.training.status(cluster.now).counters.failed == 4);
     cluster.agent(1).habit = Habit::Good;
     cluster.run_to_version(2);
@@ -76,4 +75,14 @@ fn running_out_of_memory_halves_the_batch_until_it_fits() {
     assert_eq!(cluster.rounds[1].samples, 64);
     cluster.run_to_end();
     cluster.assert_covered(1);
+}
+
+#[test]
+fn running_out_of_memory_halves_the_batch_until_it_fits() {
+    halves_the_batch(Failure::Memory);
+}
+
+#[test]
+fn a_device_that_is_lost_works_on_with_smaller_batches() {
+    halves_the_batch(Failure::Device);
 }

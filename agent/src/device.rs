@@ -163,11 +163,10 @@ mod gpu {
     const TENSOR_BYTES_MIN: u64 = 128 << 20;
 
     /// The graphics interfaces, best first.
-    const INTERFACES: [(wgpu::Backend, WgpuBackend); 4] = [
+    const INTERFACES: [(wgpu::Backend, WgpuBackend); 3] = [
         (wgpu::Backend::Vulkan, WgpuBackend::Vulkan),
         (wgpu::Backend::Metal, WgpuBackend::Metal),
         (wgpu::Backend::Dx12, WgpuBackend::Dx12),
-        (wgpu::Backend::Gl, WgpuBackend::Gl),
     ];
 
     /// Devices that this process has started, by their names.

@@ -17,9 +17,9 @@ use crate::engine::{Engine, Tensor};
 /// Parameters that are listed one by one.
 const LISTED_MAX: usize = 40;
 
-/// Lengths of the step along the gradient that are tried, as shares of the parameters' own length: the loss must change by more
-/// than `f32` rounds, and by so little that it is straight.
-const STEPS: [f64; 6] = [1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4];
+/// Steps along the gradient that are tried, by the share of the loss by which it should change: by more than `f32` rounds, and by so
+/// little that the loss is straight.
+const CHANGES: [f64; 6] = [1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4];
 
 /// Largest relative difference between the slope by differentiation and by differences.
 const DIFFERENCE_MAX: f64 = 0.03;
@@ -258,12 +258,12 @@ impl Step {
                 let _ = writeln!(text, "  note: the loss does not depend on `{name}`"); // as above
             }
         }
-        text.push_str(&self.compare(instance, &flat)?);
+        text.push_str(&self.compare(instance, value.into(), &flat)?);
         Ok(text)
     }
 
     /// The slope of the loss along its gradient, by differentiation and by differences.
-    fn compare(&self, instance: &mut Instance<Engine>, gradient: &[Vec<f32>]) -> Result<String, String> {
+    fn compare(&self, instance: &mut Instance<Engine>, value: f64, gradient: &[Vec<f32>]) -> Result<String, String> {
         let length = |values: &[Vec<f32>]| -> f64 {
             values.iter().flatten().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
         };
@@ -275,9 +275,8 @@ impl Step {
             .iter()
             .map(|values| values.iter().map(|&value| (f64::from(value) / slope) as f32).collect())
             .collect();
-        let scale = length(&self.parameters).max(1e-3);
         let mut best = (f64::INFINITY, f64::NAN);
-        for step in STEPS.map(|share| share * scale) {
+        for step in CHANGES.map(|share| share * value.abs().max(1e-3) / slope) {
             let mut loss = |step: f64| -> Result<f64, String> {
                 Ok(f64::from(self.forward(instance, &direction, step)?.0.to_vec()[0]))
             };

@@ -13,7 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use omnilearn_kernel_host::Kernel;
 use omnilearn_wire::JobId;
 use omnilearn_wire::limits::{FRAME_BYTES_MAX, KERNEL_BYTES_MAX};
@@ -24,14 +24,20 @@ use crate::checkpoint;
 use crate::connection::{self, Gate};
 use crate::digest;
 use crate::job_task::Request as JobRequest;
-use crate::limits::{JOB_FILE_BYTES_MAX, PAGE_ROWS_MAX};
+use crate::limits::{GIVEN_WEIGHTS_BYTES_MAX, JOB_FILE_BYTES_MAX, PAGE_ROWS_MAX, STALL_MAX};
 use crate::metered::Peer;
-use crate::plan::Plan;
+use crate::plan::{Materials, Plan};
 use crate::signing::Signatures;
-use crate::view::{AgentView, ErrorBody, Health, JobState, JobView, KernelAccepted, RecordPage, Submission};
+use crate::view::{
+    AgentView, ErrorBody, Health, JobState, JobView, KernelAccepted, RecordPage, Submission, WeightsAccepted,
+};
+use crate::weights_store::{self, UploadError, WeightsStore};
 
 /// Length of a piece of a download.
 const DOWNLOAD_PIECE: usize = 256 << 10;
+
+/// Bytes of an upload that are gathered before they are written.
+const UPLOAD_PIECE: usize = 1 << 20;
 
 /// Buffers of a WebSocket connection; small messages gather here before they go to the operating system.
 const SOCKET_BUFFER: usize = 64 << 10;
@@ -40,6 +46,7 @@ const SOCKET_BUFFER: usize = 64 << 10;
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) gate: Arc<Gate>,
+    pub(crate) weights: WeightsStore,
     pub(crate) jobs: mpsc::Sender<JobRequest>,
 }
 
@@ -63,6 +70,16 @@ fn internal(error: impl std::fmt::Display) -> Refused {
     Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
+impl From<UploadError> for Refused {
+    fn from(error: UploadError) -> Refused {
+        match error {
+            UploadError::TooLong { .. } => Refused(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
+            UploadError::Weights(_) => Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
+            UploadError::Io(_) => internal(error),
+        }
+    }
+}
+
 fn unknown_job(job: JobId) -> Refused {
     Refused(StatusCode::NOT_FOUND, format!("there is no job {job}; `omnilearn-hub status` lists them"))
 }
@@ -71,6 +88,8 @@ fn unknown_job(job: JobId) -> Refused {
 pub(crate) fn router(api: Api) -> Router {
     let v1 = Router::new()
         .route("/kernels", post(submit_kernel).layer(DefaultBodyLimit::max(KERNEL_BYTES_MAX as usize)))
+        .route("/weights", post(submit_weights).layer(DefaultBodyLimit::disable())) // it counts what it reads
+        .route("/weights/{digest}", get(find_weights))
         .route("/jobs", get(list_jobs).post(submit_job).layer(DefaultBodyLimit::max(2 * JOB_FILE_BYTES_MAX)))
         .route("/jobs/{job}", get(find_job).delete(stop_job))
         .route("/jobs/{job}/steps", get(records))
@@ -127,21 +146,73 @@ async fn submit_kernel(State(api): State<Api>, component: Bytes) -> Answer<(Stat
     Ok((StatusCode::CREATED, Json(KernelAccepted { kernel: digest::to_hex(&digest), bytes })))
 }
 
+/// Whether weights are here, so that they need not be sent.
+async fn find_weights(State(api): State<Api>, Path(text): Path<String>) -> Answer<Json<WeightsAccepted>> {
+    let found = tokio::task::spawn_blocking(move || {
+        let weights = digest::from_hex(&text).and_then(|digest| api.weights.open(&digest));
+        let weights = weights.ok_or_else(|| missing_weights(&text))?;
+        let bytes = std::fs::metadata(&weights.path).map_err(internal)?.len();
+        Ok(Json(WeightsAccepted { weights: digest::to_hex(&weights.digest), bytes }))
+    });
+    found.await.map_err(|_| unavailable())?
+}
+
+fn missing_weights(digest: &str) -> Refused {
+    Refused(StatusCode::NOT_FOUND, format!("no weights {digest} are here; send them to /api/v1/weights first"))
+}
+
+/// Writes weights to disk while they arrive; an upload that ends early leaves nothing.
+async fn submit_weights(State(api): State<Api>, request: Request) -> Answer<(StatusCode, Json<WeightsAccepted>)> {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    if let Some(length) = length.and_then(|length| length.to_str().ok()?.parse().ok()) {
+        weights_store::check_length(length)?;
+    }
+    let begun = tokio::task::spawn_blocking(move || api.weights.begin(GIVEN_WEIGHTS_BYTES_MAX)).await;
+    let mut upload = begun.map_err(|_| unavailable())?.map_err(internal)?;
+    let mut body = request.into_body().into_data_stream();
+    let mut more = true;
+    while more {
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
+        while bytes < UPLOAD_PIECE {
+            let piece = tokio::time::timeout(STALL_MAX, body.next()).await.map_err(|_| {
+                let reason = format!("no byte of the weights came in {} s", STALL_MAX.as_secs());
+                Refused(StatusCode::REQUEST_TIMEOUT, reason)
+            })?;
+            let Some(piece) = piece else {
+                more = false;
+                break;
+            };
+            let piece = piece.map_err(|error| Refused(StatusCode::BAD_REQUEST, error.to_string()))?;
+            bytes += piece.len();
+            pieces.push(piece);
+        }
+        let written = tokio::task::spawn_blocking(move || upload.write(&pieces).map(|()| upload));
+        upload = written.await.map_err(|_| unavailable())??;
+    }
+    let (digest, bytes) = tokio::task::spawn_blocking(move || upload.keep()).await.map_err(|_| unavailable())??;
+    Ok((StatusCode::CREATED, Json(WeightsAccepted { weights: digest::to_hex(&digest), bytes })))
+}
+
 async fn submit_job(
     State(api): State<Api>,
     submission: Result<Json<Submission>, JsonRejection>,
 ) -> Answer<(StatusCode, Json<JobView>)> {
     let Json(submission) = submission.map_err(|rejection| Refused(rejection.status(), rejection.body_text()))?;
-    let gate = Arc::clone(&api.gate);
+    let (gate, given_weights) = (Arc::clone(&api.gate), api.weights.clone());
     let planned = tokio::task::spawn_blocking(move || {
         let found = digest::from_hex(&submission.kernel).and_then(|digest| gate.kernels.open(&digest));
-        let (kernel, bytes) = found.ok_or_else(|| {
+        let (kernel, kernel_bytes) = found.ok_or_else(|| {
             let advice = format!("no kernel {} is here; send it to /api/v1/kernels first", submission.kernel);
             Refused(StatusCode::UNPROCESSABLE_ENTITY, advice)
         })?;
         let signatures = Signatures::new(&gate.key, kernel.digest(), submission.signature.as_deref())
             .map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
-        Plan::new(&submission.job_file, &kernel, bytes, signatures)
+        let weights = submission.weights.map(|text| {
+            let weights = digest::from_hex(&text).and_then(|digest| given_weights.open(&digest));
+            weights.ok_or_else(|| Refused(StatusCode::UNPROCESSABLE_ENTITY, missing_weights(&text).1))
+        });
+        let weights = weights.transpose()?;
+        Plan::new(&submission.job_file, Materials { kernel: &kernel, kernel_bytes, signatures, weights })
             .map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
     });
     let plan = Box::new(planned.await.map_err(|_| unavailable())??);

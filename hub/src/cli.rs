@@ -48,7 +48,8 @@ pub(crate) enum Command {
     ///
     ///   omnilearn-hub submit job.toml --follow
     ///
-    /// A signature beside the kernel (KERNEL.wasm.sig, see `omnilearn-hub kernel sign --help`) goes with it.
+    /// A signature beside the kernel (KERNEL.wasm.sig, see `omnilearn-hub kernel sign --help`) goes with it, and so do
+    /// the weights that the job begins with, if the file names any.
     ///
     /// With --follow the exit code says how the job ended: 0 done, 1 failed, stopped or
     /// interrupted. Ctrl-C ends the watching, not the job.

@@ -1,14 +1,18 @@
 //! The user's side of the HTTP interface. Calls block; they are for command lines and tools, not for async tasks.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use ureq::AsSendBody;
 
+use crate::digest;
 use crate::job_file::{JobFile, JobFileError};
+use crate::limits::GIVEN_WEIGHTS_BYTES_MAX;
 use crate::signing;
-use crate::view::{AgentView, ErrorBody, Health, JobView, KernelAccepted, RecordPage, Submission};
+use crate::view::{AgentView, ErrorBody, Health, JobView, KernelAccepted, RecordPage, Submission, WeightsAccepted};
 
 /// Time for a connection to the hub.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -51,6 +55,14 @@ pub enum ClientError {
         /// What is wrong.
         #[source]
         cause: JobFileError,
+    },
+    /// More weights than a hub takes.
+    #[error("{} has {bytes} bytes, at most {GIVEN_WEIGHTS_BYTES_MAX} are taken as weights", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
     },
     /// A file on this machine.
     #[error("{what} {}", path.display())]
@@ -129,7 +141,12 @@ impl HubClient {
         self.get_body(path).and_then(|body| self.parsed(body))
     }
 
-    fn post<T: DeserializeOwned>(&self, path: &str, content_type: &str, body: &[u8]) -> Result<T, ClientError> {
+    fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        content_type: &str,
+        body: impl AsSendBody,
+    ) -> Result<T, ClientError> {
         let mut request = self.agent.post(self.address(path)).header("content-type", content_type);
         if let Some(authorization) = &self.authorization {
             request = request.header("authorization", authorization);
@@ -145,8 +162,8 @@ impl HubClient {
         self.get("/healthz")
     }
 
-    /// Submits a job file and the kernel that it names, relative to the file, with the signature file that lies beside the
-    /// kernel, if there is one.
+    /// Submits a job file with the kernel and the weights that it names, relative to the file, and with the signature file
+    /// that lies beside the kernel, if there is one.
     ///
     /// # Errors
     /// [`ClientError`]: the file or the kernel cannot be read, or the hub's reason.
@@ -156,25 +173,62 @@ impl HubClient {
         };
         let text = String::from_utf8_lossy(&read("cannot read the job file", path)?).into_owned();
         let job = JobFile::parse(&text).map_err(|cause| ClientError::JobFile { path: path.to_owned(), cause })?;
-        let kernel = path.parent().unwrap_or(Path::new("")).join(&job.kernel.path);
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let kernel = folder.join(&job.kernel.path);
         let component = read("cannot read the kernel ([kernel] path; `cargo xtask kernels` builds them)", &kernel)?;
         let signature = signing::read_beside(&kernel).map_err(|cause| ClientError::File {
             what: "cannot read the kernel's signature",
             path: signing::path_beside(&kernel),
             cause,
         })?;
-        self.submit(&text, &component, signature)
+        let weights = job.kernel.weights.map(|weights| self.send_weights(&folder.join(weights))).transpose()?;
+        self.submit(&text, &component, signature, weights)
     }
 
-    /// Submits a job file's text, a kernel's bytes and the text of its signature by its author, if it has one.
+    /// Sends weights for a job to begin with, a safetensors file, unless the hub has them. Returns their digest, in
+    /// hexadecimal. The file is never in memory as a whole.
+    ///
+    /// # Errors
+    /// [`ClientError`]: the file cannot be read or is too long, or the hub's reason.
+    pub fn send_weights(&self, path: &Path) -> Result<String, ClientError> {
+        let unreadable = |cause| ClientError::File {
+            what: "cannot read the weights ([kernel] weights)",
+            path: path.to_owned(),
+            cause,
+        };
+        let mut file = File::open(path).map_err(unreadable)?;
+        let bytes = file.metadata().map_err(unreadable)?.len();
+        if bytes > GIVEN_WEIGHTS_BYTES_MAX {
+            return Err(ClientError::TooLong { path: path.to_owned(), bytes });
+        }
+        let digest = digest::to_hex(&digest::sha256_of(&file).map_err(unreadable)?);
+        let known: Result<WeightsAccepted, ClientError> = self.get(&format!("/api/v1/weights/{digest}"));
+        let accepted = match known {
+            Err(ClientError::Refused { status: 404, .. }) => {
+                file.rewind().map_err(unreadable)?;
+                self.post("/api/v1/weights", "application/octet-stream", &file)?
+            }
+            known => known?,
+        };
+        Ok(accepted.weights)
+    }
+
+    /// Submits a job file's text, a kernel's bytes, the text of its signature by its author, if it has one, and the digest
+    /// of the weights that it begins with, if the job file names any; see [`HubClient::send_weights`].
     ///
     /// # Errors
     /// [`ClientError`] with the hub's reason.
-    pub fn submit(&self, job_file: &str, component: &[u8], signature: Option<String>) -> Result<JobView, ClientError> {
+    pub fn submit(
+        &self,
+        job_file: &str,
+        component: &[u8],
+        signature: Option<String>,
+        weights: Option<String>,
+    ) -> Result<JobView, ClientError> {
         let accepted: KernelAccepted = self.post("/api/v1/kernels", "application/wasm", component)?;
-        let submission = Submission { job_file: job_file.to_owned(), kernel: accepted.kernel, signature };
+        let submission = Submission { job_file: job_file.to_owned(), kernel: accepted.kernel, signature, weights };
         let submission = serde_json::to_vec(&submission).expect("a submission is texts");
-        self.post("/api/v1/jobs", "application/json", &submission)
+        self.post("/api/v1/jobs", "application/json", &submission[..])
     }
 
     /// Every job, oldest first.

@@ -84,6 +84,11 @@ pub struct JobFile {
 pub struct KernelSection {
     /// The component, relative to the job file.
     pub path: PathBuf,
+    /// The first values, a safetensors file relative to the job file; by default they are drawn.
+    pub weights: Option<PathBuf>,
+    /// Patterns of the tensors that keep their drawn values all the same.
+    #[serde(default)]
+    pub weights_except: Vec<String>,
     /// The kernel's own settings.
     #[serde(default)]
     pub settings: BTreeMap<String, toml::Value>,

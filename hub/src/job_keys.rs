@@ -21,7 +21,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
             "fleet",
         ],
     ),
-    ("kernel", &["path", "settings"]),
+    ("kernel", &["path", "weights", "weights_except", "settings"]),
     ("training", &["mode", "global_batch", "codec", "clip_norm"]),
     (
         "batching",

@@ -278,12 +278,10 @@ impl JobTask {
         let view = plan.view(JobState::Queued);
         let author = plan.signatures.author.map(|author| author.key().short());
         tracing::info!(job = %id, name = view.name, author, "job submitted");
-        self.store.new_job(
-            &view,
-            &plan.text,
-            plan.kernel_digest,
-            plan.signatures.author.map(|author| author.to_string()),
-        );
+        if !view.message.is_empty() {
+            tracing::warn!(job = %id, notice = view.message, "weights do not fit exactly");
+        }
+        self.store.new_job(plan.stored(view.clone()));
         self.queue.push_back((view.clone(), plan));
         self.start_next();
         Ok(self.views().find(|view| view.id == id.0).unwrap_or(view))

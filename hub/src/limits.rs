@@ -59,6 +59,9 @@ pub const PAGE_ROWS_MAX: u32 = 5_000;
 /// Longest job file.
 pub const JOB_FILE_BYTES_MAX: usize = 256 << 10;
 
+/// Longest file of weights that a job begins with. A longer one is refused, by its stated length or on the way.
+pub const GIVEN_WEIGHTS_BYTES_MAX: u64 = 2 << 30;
+
 /// Jobs that may wait for their turn. Further ones are refused.
 pub const QUEUED_JOBS_MAX: usize = 256;
 

@@ -189,6 +189,9 @@ fn submit(submit: &cli::Submit) -> anyhow::Result<ExitCode> {
     let client = client(&submit.hub)?;
     let mut view = client.submit_file(&submit.job_file)?;
     eprintln!("job {} submitted: {}", view.id, view.name);
+    if !view.message.is_empty() {
+        eprintln!("{}", view.message);
+    }
     if submit.follow {
         view = follow::follow(&client, view.id)?;
     } else if !submit.json {

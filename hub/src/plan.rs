@@ -17,11 +17,14 @@ use omnilearn_wire::limits::{METRICS_MAX, NAME_BYTES_MAX, SETTINGS_MAX};
 use omnilearn_wire::message::{JobOffer, Setting, SettingValue};
 use omnilearn_wire::{JobId, Layout};
 
+use crate::first_values::{self, FirstValues};
+use crate::given_weights::{GivenWeights, GivenWeightsError};
 use crate::job_file::{
     ControllerName, JobFile, JobFileError, ModeName, OptimizerName, PolicyName, ScheduleName, StartName,
 };
 use crate::job_keys::nearest;
 use crate::signing::Signatures;
+use crate::store::StoredJob;
 use crate::view::{JobState, JobView};
 
 /// Why a job cannot start as written.
@@ -39,6 +42,9 @@ pub enum PlanError {
     /// The model's tensors.
     #[error("the kernel's tensors: {0}")]
     Layout(#[from] LayoutError),
+    /// The weights that the job is to begin with.
+    #[error("[kernel] weights: {0}")]
+    Weights(#[from] GivenWeightsError),
     /// A key's value does not fit the rest.
     #[error("{key}: {problem}")]
     Value {
@@ -58,10 +64,20 @@ pub enum PlanError {
     ShuttingDown,
 }
 
+/// What a job file is planned with.
+pub(crate) struct Materials<'a> {
+    pub(crate) kernel: &'a Kernel,
+    /// Length of the component.
+    pub(crate) kernel_bytes: u64,
+    pub(crate) signatures: Signatures,
+    /// What the job begins with, if the file names any.
+    pub(crate) weights: Option<GivenWeights>,
+}
+
 /// A job that can start.
 pub(crate) struct Plan {
     pub(crate) file: JobFile,
-    pub(crate) text: String,
+    text: String,
     pub(crate) config: JobConfig,
     pub(crate) layout: Arc<Layout>,
     pub(crate) kernel_digest: [u8; 32],
@@ -69,6 +85,7 @@ pub(crate) struct Plan {
     pub(crate) signatures: Signatures,
     settings: Vec<Setting>,
     description: Arc<Description>,
+    first_values: Option<FirstValues>,
     created_s: f64,
 }
 
@@ -77,16 +94,12 @@ fn value(key: &'static str, problem: impl Into<String>) -> PlanError {
 }
 
 impl Plan {
-    /// Checks a job file against its kernel, a component of `kernel_bytes` with these signatures. May block.
+    /// Checks a job file against its kernel and the weights that it begins with. May block.
     ///
     /// # Errors
     /// [`PlanError`] with the key and what to write instead.
-    pub(crate) fn new(
-        text: &str,
-        kernel: &Kernel,
-        kernel_bytes: u64,
-        signatures: Signatures,
-    ) -> Result<Plan, PlanError> {
+    pub(crate) fn new(text: &str, materials: Materials<'_>) -> Result<Plan, PlanError> {
+        let Materials { kernel, kernel_bytes, signatures, weights } = materials;
         let file = JobFile::parse(text)?;
         let settings = file.settings()?;
         if settings.len() > SETTINGS_MAX {
@@ -99,6 +112,7 @@ impl Plan {
         let layout = description.layout()?;
         let config = config(&file, dataset, &description)?;
         config.validate()?;
+        let first_values = first_values(&file, weights.as_ref(), &layout)?;
         Ok(Plan {
             text: text.to_owned(),
             config,
@@ -108,17 +122,22 @@ impl Plan {
             signatures,
             settings,
             description: Arc::new(description),
+            first_values,
             created_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
             file,
         })
     }
 
-    /// Work for another thread: draws the first parameters, and makes the core. Takes a while for a large model.
+    /// Work for another thread: draws the first parameters or reads them, and makes the core. Takes a while for a large model.
     pub(crate) fn start(&self) -> impl FnOnce() -> Result<Training, PlanError> + Send + 'static {
         let (config, layout, description) =
             (self.config.clone(), Arc::clone(&self.layout), Arc::clone(&self.description));
+        let first_values = self.first_values.clone();
         move || {
-            let (parameters, buffers) = initialize(&description, config.seed);
+            let (mut parameters, mut buffers) = initialize(&description, config.seed);
+            if let Some(first_values) = first_values {
+                first_values.load(&layout, &mut parameters, &mut buffers)?;
+            }
             let training =
                 Training::new(config, Layout::clone(&layout), parameters, buffers, description.decay_mask())?;
             crate::allocator::trim();
@@ -144,6 +163,17 @@ impl Plan {
         }
     }
 
+    /// What is kept of the job, so that it can be planned again.
+    pub(crate) fn stored(&self, view: JobView) -> StoredJob {
+        StoredJob {
+            view,
+            job_file: self.text.clone(),
+            kernel: self.kernel_digest,
+            author: self.signatures.author.map(|author| author.to_string()),
+            weights: self.first_values.as_ref().map(|first_values| first_values.digest),
+        }
+    }
+
     /// As given; by default two small sizes, where the bounds allow them.
     fn calibration_batches(&self) -> Vec<u32> {
         let (_, batch_max) = self.config.batch_bounds;
@@ -157,7 +187,7 @@ impl Plan {
             id: self.config.job.0,
             name: self.config.name.clone(),
             state,
-            message: String::new(),
+            message: self.first_values.as_ref().map(FirstValues::notice).unwrap_or_default(),
             created_s: self.created_s,
             mode: match self.file.training.mode {
                 ModeName::Bsp => "bsp",
@@ -174,6 +204,37 @@ impl Plan {
             train_samples: self.config.train_samples,
             parameters: self.layout.parameter_elements() as u64,
             progress: None,
+        }
+    }
+}
+
+fn first_values(
+    file: &JobFile,
+    weights: Option<&GivenWeights>,
+    layout: &Layout,
+) -> Result<Option<FirstValues>, PlanError> {
+    let (named, except) = (file.kernel.weights.is_some(), &file.kernel.weights_except);
+    if !named && !except.is_empty() {
+        return Err(value("[kernel] weights_except", "there are no `weights` to except tensors from"));
+    }
+    let tensors = || layout.parameters().iter().chain(layout.buffers());
+    if let Some(pattern) =
+        except.iter().find(|pattern| !tensors().any(|tensor| first_values::matches(pattern, &tensor.name)))
+    {
+        let first: Vec<&str> = tensors().take(3).map(|tensor| tensor.name.as_str()).collect();
+        let problem =
+            format!("no tensor of the kernel is named as \"{pattern}\" says; its first are {}", first.join(", "));
+        return Err(value("[kernel] weights_except", problem));
+    }
+    match (named, weights) {
+        (true, Some(weights)) => Ok(Some(FirstValues::check(weights, except, layout)?)),
+        (false, None) => Ok(None),
+        (true, None) => Err(value(
+            "[kernel] weights",
+            "the submission comes without the file; send it to /api/v1/weights and name its digest",
+        )),
+        (false, Some(_)) => {
+            Err(value("[kernel] weights", "the submission comes with a file that the job does not name"))
         }
     }
 }

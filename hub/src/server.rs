@@ -21,11 +21,12 @@ use crate::kernel_store::KernelStore;
 use crate::key_file::{self, KeyFileError};
 use crate::limits::{INBOX, INBOX_CHUNK_BYTES, REQUESTS, SHUTDOWN_WAIT};
 use crate::metered::{MeteredListener, Peer};
-use crate::plan::Plan;
+use crate::plan::{Materials, Plan};
 use crate::registry::Registry;
 use crate::signing::Signatures;
 use crate::store::{Store, StoreError, StoredJob, interrupted};
 use crate::view::{JobState, JobView};
+use crate::weights_store::WeightsStore;
 
 /// How a hub is set up.
 #[derive(Clone, Debug)]
@@ -73,6 +74,7 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     let key = Arc::new(key);
     tracing::info!(key = %key.public(), "kernels are signed with the hub's key");
     let kernels = KernelStore::new(store.clone());
+    let weights = WeightsStore::new(store.clone());
     let counters = Arc::new(Counters::default());
     let (inbox, from_agents) = mpsc::channel(INBOX);
     let (jobs, requests) = mpsc::channel(REQUESTS);
@@ -86,8 +88,8 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     for stored in stored {
         let view = stored.view.clone();
         if view.state == JobState::Queued {
-            let (kernels, key) = (kernels.clone(), Arc::clone(&key));
-            let planned = tokio::task::spawn_blocking(move || requeue(&kernels, &key, stored));
+            let (kernels, weights, key) = (kernels.clone(), weights.clone(), Arc::clone(&key));
+            let planned = tokio::task::spawn_blocking(move || requeue(&kernels, &weights, &key, stored));
             if let Ok(Some((view, plan))) = planned.await {
                 job_task.requeue(view, plan);
                 continue;
@@ -112,7 +114,7 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         alive,
     });
 
-    let router = api::router(Api { gate, jobs });
+    let router = api::router(Api { gate, weights, jobs });
     let served = CancellationToken::new();
     let server = axum::serve(MeteredListener(listener), router.into_make_service_with_connect_info::<Peer>())
         .with_graceful_shutdown(served.clone().cancelled_owned());
@@ -149,10 +151,19 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
 }
 
 /// Plans a job again that waited when the hub last ended; none if that is no longer possible. May block.
-fn requeue(kernels: &KernelStore, key: &KeyPair, stored: StoredJob) -> Option<(JobView, Box<Plan>)> {
-    let (kernel, bytes) = kernels.open(&stored.kernel)?;
+fn requeue(
+    kernels: &KernelStore,
+    weights: &WeightsStore,
+    key: &KeyPair,
+    stored: StoredJob,
+) -> Option<(JobView, Box<Plan>)> {
+    let (kernel, kernel_bytes) = kernels.open(&stored.kernel)?;
     let signatures = Signatures::new(key, &stored.kernel, stored.author.as_deref()).ok()?;
-    let mut plan = Plan::new(&stored.job_file, &kernel, bytes, signatures).ok()?;
+    let weights = match stored.weights {
+        Some(digest) => Some(weights.open(&digest)?),
+        None => None,
+    };
+    let mut plan = Plan::new(&stored.job_file, Materials { kernel: &kernel, kernel_bytes, signatures, weights }).ok()?;
     plan.config.job = JobId(stored.view.id);
     Some((stored.view, Box::new(plan)))
 }

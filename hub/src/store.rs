@@ -51,6 +51,8 @@ pub(crate) struct StoredJob {
     pub(crate) kernel: [u8; 32],
     /// The kernel's signature by its author.
     pub(crate) author: Option<String>,
+    /// Digest of the weights that it begins with.
+    pub(crate) weights: Option<[u8; 32]>,
 }
 
 impl Store {
@@ -122,13 +124,16 @@ impl Store {
         }
     }
 
-    /// Keeps a new job; `author` is its kernel's signature by its author.
-    pub(crate) fn new_job(&self, view: &JobView, job_file: &str, kernel: [u8; 32], author: Option<String>) {
-        let (id, state, job_file) = (view.id as i64, view.state.as_str(), job_file.to_owned());
-        let view = serde_json::to_string(view).expect("a view holds only what JSON can say");
+    /// Keeps a new job.
+    pub(crate) fn new_job(&self, job: StoredJob) {
+        let StoredJob { view, job_file, kernel, author, weights } = job;
+        let (id, state) = (view.id as i64, view.state.as_str());
+        let view = serde_json::to_string(&view).expect("a view holds only what JSON can say");
         self.write("job", move |connection| {
-            let insert = "INSERT INTO jobs (id, state, view, job_file, kernel, author) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            connection.prepare_cached(insert)?.execute(params![id, state, view, job_file, kernel, author]).map(drop)
+            let insert = "INSERT INTO jobs (id, state, view, job_file, kernel, author, weights) \
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+            let values = params![id, state, view, job_file, kernel, author, weights];
+            connection.prepare_cached(insert)?.execute(values).map(drop)
         });
     }
 
@@ -176,8 +181,8 @@ impl Store {
     /// Every job, oldest first.
     pub(crate) async fn jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
         self.read(|connection| {
-            let mut select =
-                connection.prepare_cached("SELECT view, job_file, kernel, author FROM jobs ORDER BY id")?;
+            let select = "SELECT view, job_file, kernel, author, weights FROM jobs ORDER BY id";
+            let mut select = connection.prepare_cached(select)?;
             let rows = select.query_map([], stored_job)?;
             rows.collect()
         })
@@ -187,7 +192,7 @@ impl Store {
     /// One job.
     pub(crate) async fn find_job(&self, job: JobId) -> Result<Option<StoredJob>, StoreError> {
         self.read(move |connection| {
-            let select = "SELECT view, job_file, kernel, author FROM jobs WHERE id = ?1";
+            let select = "SELECT view, job_file, kernel, author, weights FROM jobs WHERE id = ?1";
             let mut select = connection.prepare_cached(select)?;
             select.query_row([job.0 as i64], stored_job).optional()
         })
@@ -222,6 +227,11 @@ impl Store {
         self.shared.folder.hub_key()
     }
 
+    /// The folder of the weights that jobs begin with.
+    pub(crate) fn given_weights(&self) -> PathBuf {
+        self.shared.folder.given_weights()
+    }
+
     /// Where a kernel is kept.
     pub(crate) fn kernel(&self, digest: &[u8; 32]) -> PathBuf {
         self.shared.folder.kernel(digest)
@@ -232,7 +242,7 @@ fn stored_job(row: &rusqlite::Row<'_>) -> rusqlite::Result<StoredJob> {
     let view: String = row.get(0)?;
     let view = serde_json::from_str(&view)
         .map_err(|cause| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(cause)))?;
-    Ok(StoredJob { view, job_file: row.get(1)?, kernel: row.get(2)?, author: row.get(3)? })
+    Ok(StoredJob { view, job_file: row.get(1)?, kernel: row.get(2)?, author: row.get(3)?, weights: row.get(4)? })
 }
 
 /// The writing thread: one transaction for each batch of records.

@@ -302,6 +302,18 @@ pub struct Submission {
     /// The kernel's signature by its author, if it has one: the content of the file that `omnilearn-hub kernel sign` writes.
     #[serde(default)]
     pub signature: Option<String>,
+    /// SHA-256 of the weights, in hexadecimal, as answered by `POST /api/v1/weights`, if the job file names any.
+    #[serde(default)]
+    pub weights: Option<String>,
+}
+
+/// What `POST /api/v1/weights` answers, and `GET /api/v1/weights/SHA256` for weights that are here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WeightsAccepted {
+    /// SHA-256 of the file, in hexadecimal.
+    pub weights: String,
+    /// Its length.
+    pub bytes: u64,
 }
 
 /// What `POST /api/v1/kernels` answers.

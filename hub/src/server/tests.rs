@@ -52,7 +52,7 @@ impl Hub {
     async fn submit(&self, keys: &str) -> Result<JobView, ClientError> {
         let text = format!("dataset = \"mnist\"\n{keys}\n");
         let component = component();
-        self.call(move |client| client.submit(&text, &component, None)).await
+        self.call(move |client| client.submit(&text, &component, None, None)).await
     }
 
     /// Asks until the job is as wanted; fails after half a minute.
@@ -526,9 +526,9 @@ async fn a_job_that_cannot_start_is_refused_with_what_to_write() {
     }
     let component = component();
     let text = format!("dataset = \"fashion-mnits\"\n{KERNEL}");
-    let error = hub.call(move |client| client.submit(&text, &component, None).unwrap_err()).await;
+    let error = hub.call(move |client| client.submit(&text, &component, None, None).unwrap_err()).await;
     assert_eq!(error.to_string(), "dataset: no data set is named \"fashion-mnits\", did you mean \"fashion-mnist\"?");
-    let error = hub.call(|client| client.submit("", b"\0asm\x01\0\0\0", None).unwrap_err()).await;
+    let error = hub.call(|client| client.submit("", b"\0asm\x01\0\0\0", None, None).unwrap_err()).await;
     assert!(matches!(error, ClientError::Refused { status: 422, .. }), "{error}");
     assert_eq!(hub.call(|client| client.jobs().unwrap()).await, []);
     hub.stop().await;
@@ -563,7 +563,7 @@ async fn an_authors_signature_is_checked_and_handed_on_also_after_a_restart() {
     let submit = |signature: String| {
         let component = component.clone();
         let text = format!("dataset = \"mnist\"\n{KERNEL}\n");
-        hub.call(move |client| client.submit(&text, &component, Some(signature)))
+        hub.call(move |client| client.submit(&text, &component, Some(signature), None))
     };
     let right = author.sign(&digest).to_string();
     let other_key = right.replace(&author.public().to_string(), &KeyPair::from_secret(&[8; 32]).public().to_string());
@@ -597,6 +597,135 @@ async fn an_authors_signature_is_checked_and_handed_on_also_after_a_restart() {
     assert_eq!(offer.job, JobId(waiting.id));
     assert_eq!(signers(offer), expected);
     hub.stop().await;
+}
+
+/// The tensors of a job that waits for its first agent, as (name, bytes).
+async fn first_values(hub: &Hub, job: u64) -> (Vec<u8>, std::collections::BTreeMap<String, Vec<u8>>) {
+    hub.job_when(job, |view| view.state == JobState::Running).await;
+    let bytes = hub.call(move |client| {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut client.weights(job).unwrap(), &mut bytes).unwrap();
+        bytes
+    });
+    let bytes = bytes.await;
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let tensors = tensors.tensors().into_iter().map(|(name, view)| (name, view.data().to_vec())).collect();
+    (bytes, tensors)
+}
+
+#[tokio::test]
+async fn a_job_begins_with_given_weights_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), None).await;
+    let drawn = hub.submit(&format!("seed = 1\n{KERNEL}")).await.unwrap();
+    let (bytes, drawn_values) = first_values(&hub, drawn.id).await;
+
+    let user = tempfile::tempdir().unwrap();
+    std::fs::write(user.path().join("mlp.wasm"), component()).unwrap();
+    std::fs::write(user.path().join("first.safetensors"), bytes).unwrap();
+    let submit = async |except: &str| {
+        let text = format!(
+            "dataset = \"mnist\"\nseed = 2\n{KERNEL}\nweights = \"first.safetensors\"\nweights_except = [{except}]\n"
+        );
+        let path = user.path().join("job.toml");
+        std::fs::write(&path, text).unwrap();
+        hub.call(move |client| client.submit_file(&path).unwrap()).await
+    };
+    let given = submit("").await;
+    let partly = submit("\"*.bias\"").await;
+    assert_eq!((given.state, given.message.as_str()), (JobState::Queued, ""));
+    hub.stop().await;
+    let kept = std::fs::read_dir(folder.path().join("given-weights")).unwrap();
+    assert_eq!(kept.count(), 1, "two jobs share one file");
+
+    let hub = Hub::start(folder.path(), None).await;
+    let (_, given_values) = first_values(&hub, given.id).await;
+    assert!(given_values == drawn_values);
+    hub.call(move |client| client.stop(given.id).unwrap()).await;
+    let (_, partly_values) = first_values(&hub, partly.id).await;
+    for (name, values) in &drawn_values {
+        assert_eq!(partly_values[name] == *values, !name.ends_with(".bias"), "{name}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn weights_that_do_not_fit_the_kernel_are_refused_with_what_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), None).await;
+    let drawn = hub.submit(KERNEL).await.unwrap();
+    let (bytes, _) = first_values(&hub, drawn.id).await;
+    hub.call(move |client| client.stop(drawn.id).unwrap()).await;
+    let whole = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let (last, view) = whole.tensors().into_iter().max_by_key(|(name, _)| name.clone()).unwrap();
+    let others = || whole.tensors().into_iter().filter(|(name, _)| *name != last);
+    let renamed = others().chain([("other.weight".to_owned(), view.clone())]);
+    let renamed = safetensors::serialize(renamed, None).unwrap();
+
+    let user = tempfile::tempdir().unwrap();
+    let path = user.path().join("renamed.safetensors");
+    std::fs::write(&path, &renamed).unwrap();
+    let weights = hub.call(move |client| client.send_weights(&path).unwrap()).await;
+    assert_eq!(weights, crate::digest::to_hex(&crate::digest::sha256(&renamed)));
+    let submit = async |keys: &str, weights: Option<String>| {
+        let (text, component) = (format!("dataset = \"mnist\"\n{KERNEL}\n{keys}\n"), component());
+        hub.call(move |client| client.submit(&text, &component, None, weights)).await
+    };
+    let named = "weights = \"renamed.safetensors\"";
+    for (keys, weights, expected) in [
+        (named, Some(weights.clone()), format!("[kernel] weights: the file has no tensor `{last}` ")),
+        (named, None, "[kernel] weights: the submission comes without the file".to_owned()),
+        ("", Some(weights.clone()), "[kernel] weights: the submission comes with a file".to_owned()),
+        (named, Some("00".repeat(32)), format!("no weights {} are here", "00".repeat(32))),
+        ("weights_except = [\"fc.*\"]", None, "[kernel] weights_except: there are no `weights`".to_owned()),
+        (
+            &format!("{named}\nweights_except = [\"head.*\"]"),
+            Some(weights.clone()),
+            "[kernel] weights_except: no tensor of the kernel is named as \"head.*\" says; its first are ".to_owned(),
+        ),
+    ] {
+        let error = submit(keys, weights).await.unwrap_err();
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        assert!(matches!(error, ClientError::Refused { status: 422, .. }));
+    }
+    assert_eq!(hub.call(|client| client.jobs().unwrap()).await.len(), 1);
+
+    let job = submit(&format!("{named}\nweights_except = [\"{last}\"]"), Some(weights)).await.unwrap();
+    assert_eq!(job.message, "a tensor of the weights file is not in the kernel and not used: `other.weight`");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn an_upload_that_is_too_long_or_no_weights_leaves_nothing() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), None).await;
+    let mut socket = TcpStream::connect(hub.address).await.unwrap();
+    let request = format!("POST /api/v1/weights HTTP/1.1\r\nhost: hub\r\ncontent-length: {}\r\n\r\n", 3u64 << 30);
+    socket.write_all(request.as_bytes()).await.unwrap(); // and not one byte more
+    let mut answer = vec![0; 1_000];
+    let read = socket.read(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("at most 2147483648 are taken"), "{answer}");
+
+    let user = tempfile::tempdir().unwrap();
+    let path = user.path().join("model.pt");
+    std::fs::write(&path, b"PK\x03\x04 a zip file of PyTorch").unwrap();
+    let error = hub.call(move |client| client.send_weights(&path).unwrap_err()).await;
+    assert!(error.to_string().starts_with("the weights: not a safetensors file: "), "{error}");
+    assert!(matches!(error, ClientError::Refused { status: 422, .. }), "{error}");
+    let long = user.path().join("long.safetensors");
+    std::fs::File::create(&long).unwrap().set_len(3 << 30).unwrap();
+    let error = hub.call(move |client| client.send_weights(&long).unwrap_err()).await;
+    assert!(matches!(error, ClientError::TooLong { .. }), "{error}");
+
+    // An upload that breaks off.
+    let mut socket = TcpStream::connect(hub.address).await.unwrap();
+    let request = b"POST /api/v1/weights HTTP/1.1\r\nhost: hub\r\ncontent-length: 1000\r\n\r\nhalf";
+    socket.write_all(request).await.unwrap();
+    drop(socket);
+    hub.stop().await;
+    assert_eq!(std::fs::read_dir(folder.path().join("given-weights")).unwrap().count(), 0);
 }
 
 #[tokio::test]

@@ -94,7 +94,7 @@ impl Folder {
             Err(TryLockError::Error(cause)) => return Err(io(&path)(cause)),
         }
         lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{holder}")).map_err(io(&path))?;
-        for folder in ["weights", "kernels"] {
+        for folder in ["weights", "given-weights", "kernels"] {
             let folder = directory.join(folder);
             std::fs::create_dir_all(&folder).map_err(io(&folder))?;
         }
@@ -111,6 +111,10 @@ impl Folder {
 
     pub(super) fn weights(&self, job: JobId) -> PathBuf {
         self.directory.join("weights").join(format!("job-{job}.safetensors"))
+    }
+
+    pub(super) fn given_weights(&self) -> PathBuf {
+        self.directory.join("given-weights")
     }
 
     pub(super) fn kernel(&self, digest: &[u8; 32]) -> PathBuf {

@@ -12,7 +12,7 @@ use super::folder::StoreError;
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"OLRN");
 
 /// Version of the tables, in SQLite's header.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 const TABLES: &str = "
     CREATE TABLE jobs (
@@ -21,7 +21,8 @@ const TABLES: &str = "
         view TEXT NOT NULL,       -- what the HTTP interface says of the job, JSON
         job_file TEXT NOT NULL,
         kernel BLOB NOT NULL,     -- SHA-256 of the component
-        author TEXT               -- the component's signature by its author, if the job came with one
+        author TEXT,              -- the component's signature by its author, if the job came with one
+        weights BLOB              -- SHA-256 of the weights that the job begins with, if they are given
     ) STRICT;
     CREATE TABLE agents (
         id INTEGER PRIMARY KEY,

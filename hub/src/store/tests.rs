@@ -76,7 +76,13 @@ fn job(id: u64, state: JobState) -> JobView {
 async fn what_is_kept_comes_back_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), "first").unwrap();
-    store.new_job(&job(1, JobState::Queued), "dataset = \"mnist\"", [7; 32], Some("a signature".into()));
+    store.new_job(StoredJob {
+        view: job(1, JobState::Queued),
+        job_file: "dataset = \"mnist\"".into(),
+        kernel: [7; 32],
+        author: Some("a signature".into()),
+        weights: Some([8; 32]),
+    });
     store.job(&job(1, JobState::Running));
     store.agent(AgentId(4), "pi", &Machine { cores: 4, ..Machine::default() });
     store.records(vec![(JobId(1), step(1, 1)), (JobId(1), round(1)), (JobId(2), round(9))]);
@@ -87,7 +93,7 @@ async fn what_is_kept_comes_back_after_a_restart() {
     let store = Store::open(folder.path(), "second").unwrap();
     let stored = store.find_job(JobId(1)).await.unwrap().unwrap();
     assert_eq!((stored.view, stored.kernel), (job(1, JobState::Running), [7; 32]));
-    assert_eq!(stored.author.as_deref(), Some("a signature"));
+    assert_eq!((stored.author.as_deref(), stored.weights), (Some("a signature"), Some([8; 32])));
     assert!(store.find_job(JobId(2)).await.unwrap().is_none());
     let agents = store.agents().await.unwrap();
     assert_eq!((agents[0].0, agents[0].1.as_str()), (AgentId(4), "pi"));

@@ -12,6 +12,7 @@ mod quota;
 mod signatures;
 mod train_step;
 mod training;
+mod weights;
 
 use omnilearn_agent::config::default_cache;
 use omnilearn_agent::dataset::{Dataset, DatasetError};

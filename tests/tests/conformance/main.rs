@@ -1,5 +1,4 @@
 //! Every operation of `wit/kernel.wit`, on every backend that this build has, against the reference.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 use omnilearn_agent::engine::{Engine, Operators};
 use omnilearn_tests::conformance::{CPU_TOLERANCE, check, operations};

@@ -163,7 +163,8 @@ fn requeue(
         Some(digest) => Some(weights.open(&digest)?),
         None => None,
     };
-    let mut plan = Plan::new(&stored.job_file, Materials { kernel: &kernel, kernel_bytes, signatures, weights }).ok()?;
+    let mut plan =
+        Plan::new(&stored.job_file, Materials { kernel: &kernel, kernel_bytes, signatures, weights }).ok()?;
     plan.config.job = JobId(stored.view.id);
     Some((stored.view, Box::new(plan)))
 }

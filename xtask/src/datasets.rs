@@ -77,11 +77,15 @@ fn files(spec: &DatasetSpec) -> [&IdxFile; 4] {
     [&spec.train_images, &spec.train_labels, &spec.test_images, &spec.test_labels]
 }
 
-/// Whether all files are there, plain or gzipped. Agents check the digests when they open them.
+/// Whether all files are there. Agents check the digests when they open them.
 fn is_complete(spec: &DatasetSpec, folder: &Path) -> bool {
-    files(spec)
-        .iter()
-        .all(|file| folder.join(file.name).is_file() || folder.join(format!("{}.gz", file.name)).is_file())
+    files(spec).iter().all(|file| find_file(folder, file).is_some())
+}
+
+/// A file of a data set, plain or else gzipped.
+pub(crate) fn find_file(folder: &Path, file: &IdxFile) -> Option<PathBuf> {
+    let names = [file.name.to_owned(), format!("{}.gz", file.name)];
+    names.into_iter().map(|name| folder.join(name)).find(|path| path.is_file())
 }
 
 /// Fetches every file that is missing from the first mirror that has it, checks it and only then gives it its name.

@@ -1,8 +1,12 @@
 //! `cargo xtask bench`: what the project claims, measured.
 
+mod accuracy;
 mod cpu;
 mod hl;
+mod machine;
 mod overhead;
+mod progress;
+mod torch;
 
 use clap::Subcommand;
 
@@ -21,6 +25,11 @@ pub(crate) enum Bench {
     Hl(hl::HlArguments),
     /// Training steps on our CPU operators, on Burn's and on PyTorch, in interleaved rounds of fresh processes
     Cpu(cpu::CpuArguments),
+    /// Test accuracy of a ResNet-18 trained by a hub and unequal agents, against the same training in PyTorch
+    ///
+    /// Both sides take the same steps over batches of the same size, on the same images, from first values of the same
+    /// distributions, and are evaluated on the whole test set. The agents are processes with CPU quotas, as in the demo.
+    Accuracy(accuracy::AccuracyArguments),
 }
 
 /// Runs a benchmark.
@@ -32,6 +41,7 @@ pub(crate) fn run(workspace: &Workspace, bench: &Bench) -> anyhow::Result<()> {
         Bench::Overhead { arguments } => overhead::run(workspace, arguments),
         Bench::Hl(arguments) => hl::run(workspace, arguments),
         Bench::Cpu(arguments) => cpu::run(workspace, arguments),
+        Bench::Accuracy(arguments) => accuracy::run(workspace, arguments),
     }
 }
 

@@ -13,13 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torch_resnet import relu, resnet18
+
 CLASSES = 10
 STEPS_MIN = 3
 WARM_UP_STEPS = 2
-
-
-def relu():
-    return nn.ReLU(inplace=True)
 
 
 def mlp():
@@ -55,43 +53,13 @@ def vgg11():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, CLASSES))
 
 
-class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut, which is a 1x1 projection where the shape changes."""
-
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.relu = relu()
-        self.projection = None
-        if stride != 1 or inputs != outputs:
-            convolution = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
-            self.projection = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        y = self.relu(self.norm1(self.conv1(x)))
-        y = self.norm2(self.conv2(y))
-        y += x if self.projection is None else self.projection(x)
-        return self.relu(y)
-
-
-def resnet18():
-    layers, inputs = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), relu()], 64
-    for outputs, stride in [(64, 1), (128, 2), (256, 2), (512, 2)]:
-        layers += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
-        inputs = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
-
-
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 MODELS = {
     "mlp": (mlp, GREY),
     "lenet": (lenet, GREY),
     "alexnet": (alexnet, COLOUR),
     "vgg11": (vgg11, COLOUR),
-    "resnet18": (resnet18, COLOUR),
+    "resnet18": (lambda: resnet18(channels=3, width=64, classes=CLASSES), COLOUR),
 }
 
 

@@ -233,17 +233,27 @@ mod tests {
         )
     }
 
+    /// A total between the sum of the smallest batches, at 0, and that of the largest, at 1.
+    fn feasible(shares: &[Share], at: f64) -> u32 {
+        let low: u32 = shares.iter().map(|share| share.min).sum();
+        let high: u32 = shares.iter().map(|share| share.max).sum();
+        low + (f64::from(high - low) * at) as u32
+    }
+
+    fn check_sum_and_bounds(batches: &[u32], total: u32, shares: &[Share]) -> Result<(), TestCaseError> {
+        prop_assert_eq!(batches.iter().sum::<u32>(), total);
+        for (batch, share) in batches.iter().zip(shares) {
+            prop_assert!((share.min..=share.max).contains(batch));
+        }
+        Ok(())
+    }
+
     proptest! {
         #[test]
         fn batches_keep_their_bounds_and_sum_to_the_total(shares in shares(), at in 0.0f64..=1.0) {
-            let low: u32 = shares.iter().map(|share| share.min).sum();
-            let high: u32 = shares.iter().map(|share| share.max).sum();
-            let total = low + (f64::from(high - low) * at) as u32;
+            let total = feasible(&shares, at);
             let batches = apportion(total, &shares).unwrap();
-            prop_assert_eq!(batches.iter().sum::<u32>(), total);
-            for (batch, share) in batches.iter().zip(&shares) {
-                prop_assert!((share.min..=share.max).contains(batch));
-            }
+            check_sum_and_bounds(&batches, total, &shares)?;
             let real = targets(total, &shares).unwrap();
             prop_assert!((real.iter().sum::<f64>() - f64::from(total)).abs() < 1e-6 * f64::from(total));
             for (batch, real) in batches.iter().zip(&real) {
@@ -258,14 +268,9 @@ mod tests {
             at in 0.0f64..=1.0,
         ) {
             let shares: Vec<Share> = shares.into_iter().zip(steps).map(|(share, step)| Share { step, ..share }).collect();
-            let low: u32 = shares.iter().map(|share| share.min).sum();
-            let high: u32 = shares.iter().map(|share| share.max).sum();
-            let total = low + (f64::from(high - low) * at) as u32;
+            let total = feasible(&shares, at);
             let batches = apportion(total, &shares).unwrap();
-            prop_assert_eq!(batches.iter().sum::<u32>(), total);
-            for (batch, share) in batches.iter().zip(&shares) {
-                prop_assert!((share.min..=share.max).contains(batch));
-            }
+            check_sum_and_bounds(&batches, total, &shares)?;
         }
 
         #[test]

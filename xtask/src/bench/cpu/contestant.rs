@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::case::Case;
-use super::torch::Torch;
+use crate::bench::torch::{Script, Torch};
 
 /// Freed memory stays in every process, so that none pays for getting the same pages again in each step.
 const ALLOCATOR: [(&str, &str); 2] =
@@ -54,7 +54,7 @@ impl Contestants {
     /// A process that times steps and prints one line of JSON.
     pub(crate) fn command(&self, contestant: Contestant, case: &Case, seconds: f64) -> Command {
         let mut command = match (contestant, &self.torch) {
-            (Contestant::Torch, Some(torch)) => torch.command(),
+            (Contestant::Torch, Some(torch)) => torch.command(Script::Step),
             (Contestant::Flex, _) => self.train_step("burn"),
             _ => self.train_step("own"),
         };

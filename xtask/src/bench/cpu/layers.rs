@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::case::Case;
 use super::contestant::{Contestant, Contestants};
-use super::progress::Progress;
 use super::sample;
+use crate::bench::progress::Progress;
 use crate::interrupt::Interrupt;
 
 /// What `train-step --layers` reports.
@@ -61,15 +61,7 @@ pub(crate) fn measure(
         progress.begin(&format!("layers of {case}"));
         let mut command = contestants.command(Contestant::Ours, case, seconds);
         command.arg("--layers");
-        let mut noted = 0;
-        let look = |output: &str| {
-            let lines: Vec<&str> = output.lines().collect();
-            if lines.len() > noted {
-                noted = lines.len();
-                progress.note(lines[noted - 1]);
-            }
-        };
-        let rates: Rates = sample::run("layers", command, folder, interrupt, look)?;
+        let rates: Rates = sample::run("layers", command, folder, interrupt, progress.follow(str::to_owned))?;
         progress.end(&format!("{:.1} GFLOP/s in a matrix product", rates.product_gflops));
         tables.push(LayerTable {
             name: case.model.name(),

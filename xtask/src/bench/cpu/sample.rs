@@ -1,10 +1,8 @@
 //! One process, and what it reports.
 
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Context;
 use serde::Deserialize;
@@ -12,9 +10,6 @@ use serde::de::DeserializeOwned;
 
 use crate::fleet::process::Process;
 use crate::interrupt::Interrupt;
-
-/// Time between two looks at a process. Rare enough not to be part of what is measured.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What a process found about a training step.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -49,15 +44,11 @@ pub(crate) fn run<T: DeserializeOwned>(
     command: Command,
     folder: &Path,
     interrupt: &Interrupt,
-    mut look: impl FnMut(&str),
+    look: impl FnMut(&str),
 ) -> anyhow::Result<T> {
     let mut process = Process::spawn(name, command, &folder.join(format!("{name}.log")))?;
-    let output = |process: &Process| fs::read_to_string(process.log()).context("reading a log");
-    while !process.has_succeeded()? {
-        look(&output(&process)?);
-        interrupt.sleep(LOOK_EVERY)?;
-    }
-    record(&output(&process)?).with_context(|| format!("{name} reported no result:\n{}", process.log_tail()))
+    let output = process.run_to_end(interrupt, look)?;
+    record(&output).with_context(|| format!("{name} reported no result:\n{}", process.log_tail()))
 }
 
 /// The last line that is an object. Libraries may print warnings around it.

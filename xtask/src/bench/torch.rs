@@ -1,4 +1,4 @@
-//! PyTorch as a contestant.
+//! PyTorch, to compare with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,41 @@ use crate::fleet::process::Process;
 use crate::interrupt::Interrupt;
 use crate::workspace::has_program;
 
-const SCRIPT: &str = include_str!("../torch_step.py");
+/// Our scripts, and the network that they share.
+const FILES: [(&str, &str); 3] = [
+    (Script::Step.file(), include_str!("torch_step.py")),
+    (Script::Accuracy.file(), include_str!("torch_accuracy.py")),
+    ("torch_resnet.py", include_str!("torch_resnet.py")),
+];
 
-/// A Python interpreter that has PyTorch, and the script for it.
+/// What PyTorch is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// Training steps, timed.
+    Step,
+    /// A training, with the accuracy on the way.
+    Accuracy,
+}
+
+impl Script {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Step => "torch_step.py",
+            Self::Accuracy => "torch_accuracy.py",
+        }
+    }
+}
+
+/// A Python interpreter that has PyTorch, and the scripts for it.
 #[derive(Debug)]
 pub(crate) struct Torch {
     python: PathBuf,
-    script: PathBuf,
+    scripts: PathBuf,
     version: String,
 }
 
 impl Torch {
-    /// Looks whether the interpreter has PyTorch and writes the script into `folder`.
+    /// Looks whether the interpreter has PyTorch and writes the scripts into `folder`.
     ///
     /// # Errors
     /// When there is no such interpreter or it has no PyTorch.
@@ -52,9 +75,11 @@ impl Torch {
                 ),
             }
         }
-        let script = folder.join("torch_step.py");
-        fs::write(&script, SCRIPT).with_context(|| format!("writing {}", script.display()))?;
-        Ok(Self { python: python.to_owned(), script, version: last_line(&process) })
+        for (name, text) in FILES {
+            let script = folder.join(name);
+            fs::write(&script, text).with_context(|| format!("writing {}", script.display()))?;
+        }
+        Ok(Self { python: python.to_owned(), scripts: folder.to_owned(), version: last_line(&process) })
     }
 
     /// Its version.
@@ -62,10 +87,10 @@ impl Torch {
         &self.version
     }
 
-    /// The interpreter with the script.
-    pub(crate) fn command(&self) -> Command {
+    /// The interpreter with a script.
+    pub(crate) fn command(&self, script: Script) -> Command {
         let mut command = Command::new(&self.python);
-        command.arg(&self.script);
+        command.arg(self.scripts.join(script.file()));
         command
     }
 }

@@ -37,6 +37,18 @@ impl Progress {
         }
     }
 
+    /// Notes the last line of its output in the words of `describe`, whenever there is a new one.
+    pub(crate) fn follow(&self, describe: impl Fn(&str) -> String) -> impl FnMut(&str) {
+        let mut noted = 0;
+        move |output| {
+            let lines: Vec<&str> = output.lines().collect();
+            if lines.len() > noted {
+                noted = lines.len();
+                self.note(&describe(lines[noted - 1]));
+            }
+        }
+    }
+
     /// It has ended.
     pub(crate) fn end(&self, result: &str) {
         if self.bar.is_hidden() {

@@ -21,8 +21,7 @@ const TESTS: &str = "test(gpu) & (binary(conformance) | binary(end_to_end))";
 /// When they do not build or one fails.
 pub(crate) fn test(workspace: &Workspace) -> anyhow::Result<Option<String>> {
     if env::var_os(DRIVERS).is_none() && !Path::new(SWIFTSHADER).exists() {
-        let advice =
-            "install SwiftShader (`apt-get install chromium`), or name a Vulkan driver's file in VK_ICD_FILENAMES";
+        let advice = "install SwiftShader (`apt-get install chromium libvulkan1`), or name a Vulkan driver's file in VK_ICD_FILENAMES";
         return Ok(Some(format!("tests on a GPU: {advice}")));
     }
     let mut command = workspace.cargo();

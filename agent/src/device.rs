@@ -111,36 +111,31 @@ fn forced(adapters: &[Adapter]) -> &'static str {
 /// # Errors
 /// [`NoGpu`] if a GPU was asked for and there is none.
 pub fn select(choice: DeviceChoice) -> Result<Selected, NoGpu> {
-    let cpu = |adapters| Selected { engine: Engine::cpu(Operators::Own), adapters };
-    match choice {
-        DeviceChoice::Cpu => Ok(cpu(Vec::new())),
-        DeviceChoice::Auto => {
-            let adapters = gpu::adapters();
-            let usable = adapters.iter().position(|adapter| adapter.rejected.is_none());
-            match usable.map(|number| gpu::open(number, &adapters)) {
-                Some(Ok(engine)) => Ok(Selected { engine, adapters }),
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "computing on the CPU instead");
-                    Ok(cpu(adapters))
-                }
-                None => Ok(cpu(adapters)),
+    let cpu = |adapters| Ok(Selected { engine: Engine::cpu(Operators::Own), adapters });
+    if choice == DeviceChoice::Cpu {
+        return cpu(Vec::new());
+    }
+    if choice != DeviceChoice::Auto && !cfg!(feature = "gpu") {
+        return Err(NoGpu::NotBuilt);
+    }
+    let found = gpu::find();
+    let adapters: Vec<Adapter> = found.iter().map(gpu::Found::adapter).cloned().collect();
+    let usable = || found.iter().find(|found| found.adapter().rejected.is_none());
+    let chosen = match choice {
+        DeviceChoice::GpuAt(number) => found.get(number),
+        _ => usable(),
+    };
+    match (choice, chosen.map(gpu::Found::open)) {
+        (_, Some(Ok(engine))) => Ok(Selected { engine, adapters }),
+        (DeviceChoice::Auto, failed) => {
+            if let Some(Err(error)) = failed {
+                tracing::warn!(%error, "computing on the CPU instead");
             }
+            cpu(adapters)
         }
-        DeviceChoice::Gpu | DeviceChoice::GpuAt(_) if !cfg!(feature = "gpu") => Err(NoGpu::NotBuilt),
-        DeviceChoice::Gpu => {
-            let adapters = gpu::adapters();
-            match adapters.iter().position(|adapter| adapter.rejected.is_none()) {
-                Some(number) => Ok(Selected { engine: gpu::open(number, &adapters)?, adapters }),
-                None => Err(NoGpu::NoneUsable { adapters }),
-            }
-        }
-        DeviceChoice::GpuAt(number) => {
-            let adapters = gpu::adapters();
-            if number >= adapters.len() {
-                return Err(NoGpu::NoSuch { number, adapters });
-            }
-            Ok(Selected { engine: gpu::open(number, &adapters)?, adapters })
-        }
+        (_, Some(Err(error))) => Err(error),
+        (DeviceChoice::GpuAt(number), None) => Err(NoGpu::NoSuch { number, adapters }),
+        (_, None) => Err(NoGpu::NoneUsable { adapters }),
     }
 }
 
@@ -155,9 +150,9 @@ mod gpu {
     use burn::tensor::{Device, DeviceKind};
     use futures_util::FutureExt;
     use omnilearn_kernel_host::backend::TensorBackend;
+    use omnilearn_kernel_host::panic_text;
 
     use super::{Adapter, Engine, NoGpu};
-    use crate::panics;
 
     /// Bytes that one tensor must be able to have on a device that is worth using.
     const TENSOR_BYTES_MIN: u64 = 128 << 20;
@@ -169,11 +164,20 @@ mod gpu {
         (wgpu::Backend::Dx12, WgpuBackend::Dx12),
     ];
 
-    /// Devices that this process has started, by their names.
-    static OPENED: Mutex<BTreeMap<String, Engine>> = Mutex::new(BTreeMap::new());
+    /// Devices that this process has started, by name and number: machines have several of one name.
+    static OPENED: Mutex<BTreeMap<(String, usize), Engine>> = Mutex::new(BTreeMap::new());
+
+    /// An adapter, and how Burn finds it.
+    pub(super) struct Found {
+        adapter: Adapter,
+        kind: wgpu::DeviceType,
+        api: WgpuBackend,
+        /// Among those of its kind and interface.
+        number: usize,
+    }
 
     /// All adapters, those that are worth using first, discrete ones before integrated ones.
-    fn found() -> Vec<(Adapter, wgpu::DeviceType, WgpuBackend, usize)> {
+    pub(super) fn find() -> Vec<Found> {
         let mut found = Vec::new();
         for (interface, api) in INTERFACES {
             let backends = wgpu::Backends::from(interface);
@@ -197,7 +201,8 @@ mod gpu {
                     wgpu::DeviceType::Other => "other",
                 };
                 let name = format!("{} ({kind}, {})", info.name, interface.to_str());
-                found.push((Adapter { name, rejected: rejection(&adapter, &info) }, info.device_type, api, number));
+                let adapter = Adapter { name, rejected: rejection(&adapter, &info) };
+                found.push(Found { adapter, kind: info.device_type, api, number });
             }
         }
         let rank = |kind: wgpu::DeviceType| match kind {
@@ -207,7 +212,7 @@ mod gpu {
             wgpu::DeviceType::Other => 3,
             wgpu::DeviceType::Cpu => 4,
         };
-        found.sort_by_key(|(adapter, kind, ..)| (adapter.rejected.is_some(), rank(*kind)));
+        found.sort_by_key(|found| (found.adapter.rejected.is_some(), rank(found.kind)));
         found
     }
 
@@ -225,46 +230,47 @@ mod gpu {
             .then(|| format!("a tensor may have {} MiB, {} are needed", tensor_bytes >> 20, TENSOR_BYTES_MIN >> 20))
     }
 
-    pub(super) fn adapters() -> Vec<Adapter> {
-        found().into_iter().map(|(adapter, ..)| adapter).collect()
-    }
-
-    /// Starts the adapter at this place, and computes something on it.
-    pub(super) fn open(number: usize, adapters: &[Adapter]) -> Result<Engine, NoGpu> {
-        let broken = |name: &str, reason: String| NoGpu::Broken { name: name.to_owned(), reason };
-        let Some((Adapter { name, .. }, kind, api, index)) = found().into_iter().nth(number) else {
-            return Err(NoGpu::NoSuch { number, adapters: adapters.to_vec() });
-        };
-        // A process starts a device once.
-        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = opened.get(&name) {
-            return Ok(engine.clone());
+    impl Found {
+        pub(super) fn adapter(&self) -> &Adapter {
+            &self.adapter
         }
-        let kind = match kind {
-            wgpu::DeviceType::DiscreteGpu => DeviceKind::DiscreteGpu(index),
-            wgpu::DeviceType::IntegratedGpu => DeviceKind::IntegratedGpu(index),
-            wgpu::DeviceType::VirtualGpu => DeviceKind::VirtualGpu(index),
-            wgpu::DeviceType::Cpu => DeviceKind::Cpu,
-            wgpu::DeviceType::Other => DeviceKind::DefaultDevice,
-        };
-        // Drivers fail by panics of the libraries above them, too.
-        let trial = catch_unwind(AssertUnwindSafe(|| {
-            let options = Device::wgpu_options().device_kind(kind).graphics_api(api);
-            let mut engine = Engine::gpu(&options.init().map_err(|error| error.to_string())?, &name);
-            let two = engine.full(2.0, &[64, 64]).map_err(|error| error.to_string())?;
-            let product = engine.matmul(&two, &two).map_err(|error| error.to_string())?.to_vec();
-            match product.iter().find(|&&value| value != 256.0) {
-                Some(value) => Err(format!("a product of matrices gave {value} instead of 256")),
-                None => Ok(engine),
+
+        /// Starts it, and computes something on it.
+        pub(super) fn open(&self) -> Result<Engine, NoGpu> {
+            let name = &self.adapter.name;
+            let broken = |reason: String| NoGpu::Broken { name: name.clone(), reason };
+            // A process starts a device once.
+            let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = (name.clone(), self.number);
+            if let Some(engine) = opened.get(&place) {
+                return Ok(engine.clone());
             }
-        }));
-        match trial {
-            Ok(Ok(engine)) => {
-                opened.insert(name, engine.clone());
-                Ok(engine)
+            let kind = match self.kind {
+                wgpu::DeviceType::DiscreteGpu => DeviceKind::DiscreteGpu(self.number),
+                wgpu::DeviceType::IntegratedGpu => DeviceKind::IntegratedGpu(self.number),
+                wgpu::DeviceType::VirtualGpu => DeviceKind::VirtualGpu(self.number),
+                wgpu::DeviceType::Cpu => DeviceKind::Cpu,
+                wgpu::DeviceType::Other => DeviceKind::DefaultDevice,
+            };
+            // Drivers fail by panics of the libraries above them, too.
+            let trial = catch_unwind(AssertUnwindSafe(|| {
+                let options = Device::wgpu_options().device_kind(kind).graphics_api(self.api);
+                let mut engine = Engine::gpu(&options.init().map_err(|error| error.to_string())?, name);
+                let two = engine.full(2.0, &[64, 64]).map_err(|error| error.to_string())?;
+                let product = engine.matmul(&two, &two).map_err(|error| error.to_string())?.to_vec();
+                match product.iter().find(|&&value| value != 256.0) {
+                    Some(value) => Err(format!("a product of matrices gave {value} instead of 256")),
+                    None => Ok(engine),
+                }
+            }));
+            match trial {
+                Ok(Ok(engine)) => {
+                    opened.insert(place, engine.clone());
+                    Ok(engine)
+                }
+                Ok(Err(reason)) => Err(broken(reason)),
+                Err(panic) => Err(broken(panic_text(&*panic).to_owned())),
             }
-            Ok(Err(reason)) => Err(broken(&name, reason)),
-            Err(panic) => Err(broken(&name, panics::text(&*panic).to_owned())),
         }
     }
 }
@@ -274,12 +280,21 @@ mod gpu {
 mod gpu {
     use super::{Adapter, Engine, NoGpu};
 
-    pub(super) fn adapters() -> Vec<Adapter> {
+    /// There is none.
+    pub(super) enum Found {}
+
+    pub(super) fn find() -> Vec<Found> {
         Vec::new()
     }
 
-    pub(super) fn open(_number: usize, _adapters: &[Adapter]) -> Result<Engine, NoGpu> {
-        Err(NoGpu::NotBuilt)
+    impl Found {
+        pub(super) fn adapter(&self) -> &Adapter {
+            match *self {}
+        }
+
+        pub(super) fn open(&self) -> Result<Engine, NoGpu> {
+            match *self {}
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use omnilearn_kernel_host::backend::DType;
 use omnilearn_kernel_host::{
-    Batch, Description, Initializer, Instance, Kernel, Limits, Merge, Mode, SettingInfo, TensorSpec, initialize,
+    Batch, Description, Initializer, Instance, Kernel, Limits, Merge, Mode, SettingInfo, TensorSpec, initialize, to_hex,
 };
 use omnilearn_wire::message::{Setting, SettingValue};
 use omnilearn_wire::sampling::SplitMix64;
@@ -42,7 +42,7 @@ pub struct Check<'a> {
 pub fn check(check: &Check<'_>, engine: Engine, print: &mut dyn FnMut(&str)) -> Result<(), String> {
     let bytes = std::fs::read(check.file).map_err(|cause| format!("cannot read {}: {cause}", check.file.display()))?;
     print(&format!("{}\n", check.file.display()));
-    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = to_hex(&Sha256::digest(&bytes));
     print(&format!("  {:<14}{} (sha-256 {digest})\n", "bytes", bytes.len()));
     let start = Instant::now();
     let kernel = Kernel::open(&bytes).map_err(|error| error.to_string())?;

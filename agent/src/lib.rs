@@ -9,7 +9,6 @@ pub mod device;
 pub mod engine;
 pub mod kernel_check;
 pub mod machine;
-mod panics;
 pub mod probe;
 pub mod session;
 pub mod trainer;

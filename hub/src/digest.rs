@@ -25,21 +25,12 @@ pub(crate) fn sha256_of(mut reader: impl Read) -> std::io::Result<[u8; 32]> {
 
 /// As 64 hexadecimal digits.
 pub(crate) fn to_hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    omnilearn_kernel_host::to_hex(digest)
 }
 
 /// From 64 hexadecimal digits.
 pub(crate) fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0u8; 32];
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != digest.len() || !rest.is_empty() {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(pairs) {
-        let digit = |character: u8| (character as char).to_digit(16);
-        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
-    }
-    Some(digest)
+    omnilearn_kernel_host::from_hex(text).ok()
 }
 
 /// The token that agents and clients show. Never printed.

@@ -1,7 +1,6 @@
 //! The compute thread. It owns what trains; the network thread hands it work over one bounded queue and takes results
 //! over another, so neither a step of ten minutes nor a slow link delays a heartbeat.
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -10,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use omnilearn_kernel_host::panic_text;
 use omnilearn_wire::message::{AgentMessage, Evaluate, Failure, JobOffer, JobReady, Machine, StepReport, Train};
 use omnilearn_wire::{AssignmentId, JobId, Version, frame};
 use tokio::runtime::Handle;
@@ -402,7 +402,7 @@ impl Worker {
             };
             // Nothing of the worker is used after a panic but the way to the hub.
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.perform(command))) else { continue };
-            let message = panic_message(panic.as_ref());
+            let message = panic_text(panic.as_ref()).to_owned();
             error!(%message, "computing panicked; starting over with a fresh compute thread");
             // Closed first, so that whoever hears of the panic finds the thread dead.
             drop(commands);
@@ -633,10 +633,4 @@ impl<'a> Push<'a> {
         let end = PushEnd { report, received, encoded, blocked: self.blocked };
         Ok(self.lot(Some(end)).unwrap_or(Event::Dropped(self.assignment)))
     }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let message = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    message.unwrap_or("no message").to_owned()
 }

@@ -1,10 +1,10 @@
 //! Kernels on their way from the hub, and the folder in which they are kept under their digest.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use omnilearn_kernel_host::to_hex;
 use omnilearn_wire::limits::KERNEL_BYTES_MAX;
 use omnilearn_wire::message::JobOffer;
 use sha2::{Digest, Sha256};
@@ -49,7 +49,7 @@ impl KernelStore {
     }
 
     fn path(&self, digest: &[u8; 32]) -> PathBuf {
-        self.folder.join(format!("{}.wasm", hex(digest)))
+        self.folder.join(format!("{}.wasm", to_hex(digest)))
     }
 
     /// The kernel of this digest, if it is here and what its name says.
@@ -83,14 +83,6 @@ impl KernelStore {
 pub(super) fn unique() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-}
-
-/// Lower-case hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a string cannot fail
-        text
-    })
 }
 
 /// A kernel on its way. What has arrived outlives the connection.
@@ -161,7 +153,7 @@ impl Download {
     pub(super) fn finish(self) -> Result<Bytes, KernelError> {
         let found = Sha256::digest(&self.bytes);
         if found[..] != self.digest[..] {
-            return Err(KernelError::Digest { found: hex(&found), expected: hex(&self.digest) });
+            return Err(KernelError::Digest { found: to_hex(&found), expected: to_hex(&self.digest) });
         }
         Ok(Bytes::from(self.bytes))
     }

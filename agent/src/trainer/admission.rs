@@ -4,7 +4,7 @@ use omnilearn_kernel_host::{Kernel, Limits};
 use omnilearn_wire::message::JobOffer;
 use tracing::info;
 
-use super::Trainer;
+use super::{Trainer, guarded};
 use crate::dataset::Dataset;
 use crate::engine::{Engine, Operators};
 
@@ -54,14 +54,16 @@ fn first_gradient(
     let mut trainer = Trainer::new(offer, kernel, dataset.clone(), engine, limits)?;
     let count = SAMPLES.min(u32::try_from(dataset.train().len()).unwrap_or(u32::MAX));
     let samples: Vec<u32> = (0..count).collect();
-    let failed = |error: crate::session::ComputeError| format!("a trial step failed: {}", error.message);
-    let (inputs, targets) = trainer.load(trainer.dataset.train(), &samples).map_err(failed)?;
-    let computed = trainer.differentiate(inputs, targets, offer.seed).map_err(failed)?;
-    let mut gradient = Vec::new();
-    for tensor in computed.gradients.iter().flatten() {
-        tensor.with_floats(|values| gradient.extend_from_slice(values));
-    }
-    Ok((computed.loss.into(), gradient))
+    let computed = guarded("a trial step", || {
+        let (inputs, targets) = trainer.load(trainer.dataset.train(), &samples)?;
+        let computed = trainer.differentiate(inputs, targets, offer.seed)?;
+        let mut gradient = Vec::new();
+        for tensor in computed.gradients.iter().flatten() {
+            tensor.with_floats(|values| gradient.extend_from_slice(values));
+        }
+        Ok((computed.loss.into(), gradient))
+    });
+    computed.map_err(|error| format!("a trial step failed: {}", error.message))
 }
 
 /// `|a - b| / |b|`

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use omnilearn_wire::message::{CalibrationPoint, Failure, StepTimings};
 
-use super::Trainer;
+use super::{Trainer, guarded};
 use crate::machine::{Probe, process_cpu_time};
 use crate::session::ComputeError;
 
@@ -39,7 +39,7 @@ impl Trainer {
             let batch = batch.clamp(1, samples_max as u32);
             // The very first step also fills caches and pools.
             let warm_ups = if index == 0 { 2 } else { 1 };
-            match self.time_steps(batch, warm_ups, probe, quota_cores) {
+            match guarded("a trial step", || self.time_steps(batch, warm_ups, probe, quota_cores)) {
                 Ok(step_s) => calibration.points.push(CalibrationPoint { samples: batch, step_s }),
                 Err(ComputeError { failure: Failure::Memory, .. }) if index > 0 => {
                     calibration.batch_max = calibration.points.last().map(|point| point.samples);

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use omnilearn_kernel_host::{
-    Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize,
+    Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize, panic_text,
 };
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
@@ -27,7 +27,6 @@ use self::samples::{Epochs, input_shape};
 use self::threads::Threads;
 use crate::dataset::{Dataset, Split};
 use crate::engine::{Engine, Tensor};
-use crate::panics;
 use crate::session::{Compute, ComputeError, Evaluation, ParameterPiece};
 
 /// The first steps of a job fill caches and pools and are not representative.
@@ -288,7 +287,7 @@ impl Compute for Trainer {
 /// failed.
 fn guarded<R>(what: &str, compute: impl FnOnce() -> Result<R, ComputeError>) -> Result<R, ComputeError> {
     catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| {
-        let text = panics::text(&*panic);
+        let text = panic_text(&*panic);
         Err(failed(device_failure(text), format!("{what} panicked: {text}")))
     })
 }

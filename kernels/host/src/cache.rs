@@ -16,6 +16,8 @@ use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use crate::signature::to_hex;
+
 pub(crate) fn load_or_compile(
     engine: &Engine,
     bytes: &[u8],
@@ -38,7 +40,7 @@ pub(crate) fn load_or_compile(
 pub(crate) fn entry(engine: &Engine, digest: &[u8; 32], folder: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = to_hex(digest);
     folder.join(format!("{digest}-{:016x}.cwasm", hasher.finish()))
 }
 

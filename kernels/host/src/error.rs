@@ -1,5 +1,7 @@
 //! How a call into a kernel fails.
 
+use std::any::Any;
+
 use omnilearn_wire::limits::cut_reason;
 use wasmtime::Trap;
 
@@ -71,6 +73,12 @@ pub enum KernelError {
         /// The engine's words.
         message: String,
     },
+}
+
+/// What a panic that was caught said.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 impl KernelError {

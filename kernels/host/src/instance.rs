@@ -15,7 +15,7 @@ use crate::bindings::{self, Handle};
 use crate::component::Kernel;
 use crate::description::Description;
 use crate::engine::{TICK, engine};
-use crate::error::KernelError;
+use crate::error::{KernelError, panic_text};
 use crate::handles::{Handles, Held};
 use crate::limits::Limits;
 use crate::settings::{self, SettingInfo};
@@ -246,8 +246,7 @@ fn ticks(time: Duration) -> u64 {
 }
 
 fn panicked(operation: &str, panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    cut_reason(format!("`{operation}` panicked in the backend: {}", text.unwrap_or("no message")))
+    cut_reason(format!("`{operation}` panicked in the backend: {}", panic_text(panic)))
 }
 
 fn check_batch<T>(batch: &Batch<T>, description: &Description) -> Result<(), KernelError> {

@@ -32,10 +32,10 @@ mod tests;
 
 pub use component::{Kernel, OpenError};
 pub use description::{Buffer, Description, DescriptionError, Initializer, Merge, Parameter, TensorSpec};
-pub use error::KernelError;
+pub use error::{KernelError, panic_text};
 pub use initialize::initialize;
 pub use instance::{Batch, Instance, Mode, Output, Usage};
 pub use limits::{Limit, Limits};
 pub use no_tensors::NoTensors;
 pub use settings::{SettingError, SettingInfo};
-pub use signature::{KeyPair, NoRandomNumbers, PublicKey, Signature, TextError, WrongSignature};
+pub use signature::{KeyPair, NoRandomNumbers, PublicKey, Signature, TextError, WrongSignature, from_hex, to_hex};

@@ -14,6 +14,8 @@ use std::str::FromStr;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use omnilearn_wire::message::KernelSignature;
 
+pub use self::hex::{from_hex, to_hex};
+
 /// Stands before the digest in what is signed.
 const DOMAIN: &[u8; 19] = b"omnilearn kernel 1\0";
 
@@ -110,12 +112,12 @@ impl KeyPair {
     /// [`TextError`]
     pub fn parse_secret(text: &str) -> Result<KeyPair, TextError> {
         let digits = text.trim().strip_prefix(SECRET_MARK).ok_or(TextError::NotSecret)?;
-        Ok(KeyPair::from_secret(&hex::decode(digits)?))
+        Ok(KeyPair::from_secret(&from_hex(digits)?))
     }
 
     /// The secret as text, for a file that only its owner can read.
     pub fn secret_text(&self) -> String {
-        format!("{SECRET_MARK}{}\n", hex::encode(self.0.as_bytes()))
+        format!("{SECRET_MARK}{}\n", to_hex(self.0.as_bytes()))
     }
 
     /// The public half.
@@ -138,13 +140,13 @@ impl fmt::Debug for KeyPair {
 impl PublicKey {
     /// The first eight digits, for logs and messages.
     pub fn short(&self) -> String {
-        hex::encode(&self.0[..4])
+        to_hex(&self.0[..4])
     }
 }
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(&self.0))
+        f.write_str(&to_hex(&self.0))
     }
 }
 
@@ -162,7 +164,7 @@ impl FromStr for PublicKey {
         if text.starts_with(SECRET_MARK) {
             return Err(TextError::Secret);
         }
-        let bytes = hex::decode(text)?;
+        let bytes = from_hex(text)?;
         // Half of all typing errors are noticed here, and a key for which anybody can sign is no key.
         let key = VerifyingKey::from_bytes(&bytes).ok().filter(|key| !key.is_weak());
         key.map(|_| PublicKey(bytes)).ok_or(TextError::NotPublic)
@@ -190,7 +192,7 @@ impl Signature {
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "key {}\nsignature {}\n", self.key, hex::encode(&self.bytes))
+        write!(f, "key {}\nsignature {}\n", self.key, to_hex(&self.bytes))
     }
 }
 
@@ -201,7 +203,7 @@ impl FromStr for Signature {
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let [key, signature] = lines[..] else { return Err(TextError::NotSignature) };
         let value = |line: &'_ str, name| line.strip_prefix(name).map(str::to_owned).ok_or(TextError::NotSignature);
-        Ok(Signature { key: value(key, "key ")?.parse()?, bytes: hex::decode(value(signature, "signature ")?.trim())? })
+        Ok(Signature { key: value(key, "key ")?.parse()?, bytes: from_hex(value(signature, "signature ")?.trim())? })
     }
 }
 

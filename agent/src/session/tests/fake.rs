@@ -63,7 +63,8 @@ impl Hub {
     pub(super) fn cache_kernel(&self) {
         let folder = self.cache.path().join("kernels");
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join(format!("{}.wasm", super::super::kernel::hex(&digest(KERNEL)))), KERNEL).unwrap();
+        std::fs::write(folder.join(format!("{}.wasm", omnilearn_kernel_host::to_hex(&digest(KERNEL)))), KERNEL)
+            .unwrap();
     }
 
     pub(super) fn start(&self, factory: &Arc<FakeFactory>) -> Running {

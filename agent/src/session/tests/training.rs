@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use futures_util::{SinkExt, StreamExt};
+use omnilearn_kernel_host::to_hex;
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{AgentMessage, Evaluate, HubMessage};
 use omnilearn_wire::{AssignmentId, JobId, Version, frame};
@@ -10,7 +11,6 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::fake::{FakeFactory, Hub, JOB, KERNEL, Step, digest, offer, soon, train};
 use crate::session::compute::INBOX_BYTES;
-use crate::session::kernel::hex;
 
 #[tokio::test]
 async fn step_is_computed_from_the_streamed_parameters_and_timed() {
@@ -80,7 +80,7 @@ async fn kernel_is_fetched_checked_and_kept() {
     let files: Vec<_> =
         std::fs::read_dir(hub.cache.path().join("kernels")).unwrap().map(|file| file.unwrap()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
-    assert_eq!(files[0].file_name().to_str().unwrap(), format!("{}.wasm", hex(&digest(KERNEL))));
+    assert_eq!(files[0].file_name().to_str().unwrap(), format!("{}.wasm", to_hex(&digest(KERNEL))));
     assert_eq!(std::fs::read(files[0].path()).unwrap(), KERNEL);
     agent.stop().await;
 }
@@ -110,7 +110,7 @@ async fn kernel_fetch_resumes_where_the_connection_was_cut() {
 async fn damaged_cached_kernel_is_fetched_again() {
     let hub = Hub::new().await;
     hub.cache_kernel();
-    let file = hub.cache.path().join("kernels").join(format!("{}.wasm", hex(&digest(KERNEL))));
+    let file = hub.cache.path().join("kernels").join(format!("{}.wasm", to_hex(&digest(KERNEL))));
     std::fs::write(&file, b"something else").unwrap();
     let agent = hub.start(&FakeFactory::new(8));
     let mut peer = hub.accept().await;

@@ -2,11 +2,16 @@
 
 use super::TextError;
 
-pub(super) fn encode(bytes: &[u8]) -> String {
+/// Two digits a byte.
+pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(super) fn decode<const BYTES: usize>(text: &str) -> Result<[u8; BYTES], TextError> {
+/// So many bytes from twice as many digits.
+///
+/// # Errors
+/// [`TextError`] for another number of digits, or what is no digit.
+pub fn from_hex<const BYTES: usize>(text: &str) -> Result<[u8; BYTES], TextError> {
     let mut digits = [0; BYTES];
     let found = text.chars().count();
     if found != 2 * BYTES {

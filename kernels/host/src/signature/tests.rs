@@ -116,6 +116,6 @@ fn malformed_texts_say_what_is_wrong_without_quoting_it() {
 fn a_new_key_is_one_of_its_own_and_does_not_show_its_secret() {
     let (first, second) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     assert_ne!(first.public(), second.public());
-    let secret = hex::encode(first.0.as_bytes());
+    let secret = to_hex(first.0.as_bytes());
     assert!(!format!("{first:?}").contains(&secret[..8]), "{first:?}");
 }

@@ -161,19 +161,34 @@ fn copy_vector(source: &[f32], target: &mut [f32]) {
 fn pack_transposed(source: &[f32], stride: usize, count: usize, packed: &mut [f32], columns: usize) {
     const BLOCK: usize = 16; // of each row at a time: a line of the cache
     let rows = packed.len() / columns;
-    for start in (0..rows).step_by(BLOCK) {
-        let end = rows.min(start + BLOCK);
-        for column in 0..columns {
-            if column < count {
-                let values = &source[column * stride + start..column * stride + end];
-                for (row, value) in values.iter().enumerate() {
-                    packed[(start + row) * columns + column] = *value;
+    let (whole_rows, whole) = (rows / SQUARE * SQUARE, count / SQUARE * SQUARE);
+    for start in (0..whole_rows).step_by(BLOCK) {
+        for column in (0..whole).step_by(SQUARE) {
+            for row in (start..whole_rows.min(start + BLOCK)).step_by(SQUARE) {
+                let lines = std::array::from_fn(|line| {
+                    *source[(column + line) * stride + row..].first_chunk().expect("a whole square")
+                });
+                for (line, values) in transposed(lines).iter().enumerate() {
+                    packed[(row + line) * columns + column..][..SQUARE].copy_from_slice(values);
                 }
-            } else {
-                (start..end).for_each(|row| packed[row * columns + column] = 0.0);
             }
         }
     }
+    for (row, packed) in packed.chunks_exact_mut(columns).enumerate() {
+        let done = if row < whole_rows { whole } else { 0 };
+        for column in done..count {
+            packed[column] = source[column * stride + row];
+        }
+        packed[count..].fill(0.0);
+    }
+}
+
+/// Sides of the squares in which values change places, four vectors of four: few enough for registers everywhere.
+const SQUARE: usize = 4;
+
+#[inline(always)]
+fn transposed(lines: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
+    std::array::from_fn(|column| lines.map(|line| line[column]))
 }
 
 /// `out = a b`, or `out += a b`: `a` is `[m, k]`, `b` is `[k, n]`, `out` is `[m, n]`.

@@ -3,7 +3,7 @@
 use crate::config::ConfigError;
 
 /// Most local steps of one assignment.
-pub const LOCAL_STEPS_MAX: u32 = 65_536;
+const LOCAL_STEPS_MAX: u32 = 65_536;
 
 /// A rule of synchronisation.
 #[derive(Clone, Copy, Debug, PartialEq)]

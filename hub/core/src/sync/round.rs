@@ -19,6 +19,11 @@ use crate::record::{Record, StepRecord};
 use crate::state::{Order, State, Step};
 use crate::status::Waiting;
 
+/// Rounds in a row without an agent after which it is taken to need this many times as long as the last of them took: how long it
+/// would have taken is never known, and a controller that waited for its updates would never give it less.
+const LEFT_OUT_ROUNDS: u32 = 4;
+const LEFT_OUT_FACTOR: f64 = 2.0;
+
 /// What tells a rule of rounds from BSP.
 pub(super) trait RoundPlan: Debug + Send {
     /// As [`SyncRule::adds_pieces`].
@@ -63,9 +68,9 @@ pub(super) struct Rounds<P> {
     outstanding: BTreeSet<AssignmentId>,
     /// Updates that are in the sum.
     updates: BTreeMap<AgentId, Contribution>,
-    /// Agents that rounds went on without. They are served last, with samples that nobody had before: what was given back may
+    /// Agents that rounds went on without, and how many in a row. They are served last, with samples that nobody had before: what was given back may
     /// be theirs, and others are more likely to bring it home.
-    left_out: BTreeSet<AgentId>,
+    left_out: BTreeMap<AgentId, u32>,
 }
 
 #[derive(Debug)]
@@ -86,7 +91,7 @@ struct Contribution {
 
 impl<P: RoundPlan> Rounds<P> {
     pub(super) fn new(plan: P) -> Rounds<P> {
-        Rounds { plan, round: None, outstanding: BTreeSet::new(), updates: BTreeMap::new(), left_out: BTreeSet::new() }
+        Rounds { plan, round: None, outstanding: BTreeSet::new(), updates: BTreeMap::new(), left_out: BTreeMap::new() }
     }
 
     fn open(&mut self, state: &mut State, now: Now) -> bool {
@@ -96,7 +101,7 @@ impl<P: RoundPlan> Rounds<P> {
         state.update_batches(now);
         let mut batches = state.batcher.batches();
         batches.retain(|(agent, _)| !self.updates.contains_key(agent));
-        batches.sort_by_key(|(agent, _)| self.left_out.contains(agent));
+        batches.sort_by_key(|(agent, _)| self.left_out.contains_key(agent));
         let orders: Vec<(AgentId, Order)> =
             batches.into_iter().map(|(agent, batch)| (agent, self.plan.order(state, agent, batch))).collect();
         let late = self.outstanding.iter().filter_map(|&id| state.ledger.get(id)).map(|assignment| assignment.samples);
@@ -108,7 +113,7 @@ impl<P: RoundPlan> Rounds<P> {
             if samples.saturating_add(order.samples) > room {
                 continue; // it waits until what is late is in
             }
-            let which = if self.left_out.contains(&agent) { Which::Fresh } else { order.which };
+            let which = if self.left_out.contains_key(&agent) { Which::Fresh } else { order.which };
             let Some(id) = state.issue(agent, Order { which, ..order }, now) else { continue };
             samples += order.samples;
             self.outstanding.insert(id);
@@ -156,12 +161,14 @@ impl<P: RoundPlan> Rounds<P> {
                 Some(staleness_max) => PushError::TooStale { staleness, staleness_max },
                 None => PushError::RoundClosed,
             };
-            // It would have taken longer, but how long is not known: without it, a controller would never hear of it.
             let (agent, samples, since) = (assignment.agent, assignment.samples, assignment.progress);
-            state.observe_time(agent, samples, now.saturating_sub(since).as_secs_f64());
+            let rounds = self.left_out.entry(agent).or_default();
+            *rounds += 1;
+            if *rounds >= LEFT_OUT_ROUNDS {
+                state.observe_time(agent, samples, LEFT_OUT_FACTOR * now.saturating_sub(since).as_secs_f64());
+            }
             state.give_up(id, why);
             state.counters.left_out += 1;
-            self.left_out.insert(agent);
         }
     }
 
@@ -170,6 +177,15 @@ impl<P: RoundPlan> Rounds<P> {
         state.counters.rounds_reopened += 1;
         state.out.notice(Level::Warn, "round starts over", vec![("version", state.model.version.to_string())]);
         self.abandon(state, &PushError::RoundReopened);
+    }
+
+    /// Agents that could work, without those that are missing.
+    fn others(&self, state: &State, now: Now) -> usize {
+        let missing = |agent: &AgentId| {
+            let mut open = self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
+            open.any(|assignment| assignment.agent == *agent)
+        };
+        state.members.available(now).iter().filter(|agent| !missing(agent)).count()
     }
 
     /// Gives up those that are missing.
@@ -207,7 +223,7 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
                     }
                 }
                 Some(round) if now >= round.progress + state.config.round_deadline => {
-                    if self.updates.len() < quorum {
+                    if self.updates.len() < quorum && self.others(state, now) < quorum {
                         return; // late, but there is no step to be made without them
                     }
                     self.give_up_missing(state, now);

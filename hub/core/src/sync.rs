@@ -10,6 +10,7 @@ use omnilearn_wire::message::{Computation, LocalSteps};
 use omnilearn_wire::{AgentId, AssignmentId};
 
 use crate::Now;
+use crate::action::Level;
 use crate::config::{Local, Mode};
 use crate::ledger::Assignment;
 use crate::push::{PushError, Update};
@@ -103,6 +104,30 @@ pub(crate) fn rule(mode: Mode) -> Box<dyn SyncRule> {
 fn local_steps(state: &State, local: Local, steps: u32, elastic: Option<f32>) -> Computation {
     let learning_rate = state.local_learning_rate(local) as f32;
     Computation::Local(LocalSteps { steps, learning_rate, momentum: local.momentum, elastic })
+}
+
+/// Open assignments without progress for the deadline.
+fn overdue(state: &State, now: Now) -> Vec<AssignmentId> {
+    let deadline = state.config.round_deadline;
+    let overdue = state.ledger.all_open().filter(|assignment| now >= assignment.progress + deadline);
+    overdue.map(|assignment| assignment.id).collect()
+}
+
+/// When the first of them will be.
+fn first_overdue(state: &State) -> Option<Now> {
+    let progress = state.ledger.all_open().map(|assignment| assignment.progress).min()?;
+    Some(progress + state.config.round_deadline)
+}
+
+/// Gives up an assignment whose agent missed a deadline, and the agent rests. Returns whether a part of it is in the sum.
+fn give_up_straggler(state: &mut State, now: Now, id: AssignmentId, why: PushError, message: &'static str) -> bool {
+    let Some((agent, added)) = state.give_up(id, why) else { return false };
+    state.counters.stragglers += 1;
+    state.members.missed(agent, now, state.config.round_deadline);
+    let (agent, name) = state.members.name(agent);
+    let fields = vec![("agent", agent.to_string()), ("name", name), ("assignment", id.to_string())];
+    state.out.notice(Level::Warn, message, fields);
+    added
 }
 
 /// The record of an update of this assignment; its version is that of the parameters that it was computed from.

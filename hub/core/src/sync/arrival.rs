@@ -7,9 +7,9 @@ use std::fmt::Debug;
 use omnilearn_wire::{AgentId, AssignmentId};
 
 use super::clocks::Clocks;
-use super::{Lost, SyncRule, step_record};
+use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
 use crate::Now;
-use crate::action::{Action, Level};
+use crate::action::Action;
 use crate::aggregate::Scaled;
 use crate::buffers;
 use crate::cursor::Which;
@@ -85,20 +85,6 @@ impl<P: ArrivalPlan> Arrivals<P> {
         Arrivals { plan, clocks: Clocks::default(), stale: BTreeSet::new(), ahead: 0 }
     }
 
-    /// Gives up assignments without progress for the deadline.
-    fn give_up_overdue(state: &mut State, now: Now) {
-        let deadline = state.config.round_deadline;
-        let overdue = state.ledger.all_open().filter(|assignment| now >= assignment.progress + deadline);
-        for id in overdue.map(|assignment| assignment.id).collect::<Vec<_>>() {
-            let Some((agent, _)) = state.give_up(id, PushError::Overdue) else { continue };
-            state.counters.stragglers += 1;
-            state.members.missed(agent, now, deadline);
-            let (agent, name) = state.members.name(agent);
-            let fields = vec![("agent", agent.to_string()), ("name", name), ("assignment", id.to_string())];
-            state.out.notice(Level::Warn, "an agent made no progress, its samples are issued again", fields);
-        }
-    }
-
     /// Work for those without, where they may begin.
     fn give_out(&mut self, state: &mut State, now: Now) {
         let batches = state.batcher.batches();
@@ -126,7 +112,10 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
     }
 
     fn advance(&mut self, state: &mut State, now: Now) {
-        Self::give_up_overdue(state, now);
+        for id in overdue(state, now) {
+            let message = "an agent made no progress, its samples are issued again";
+            give_up_straggler(state, now, id, PushError::Overdue, message);
+        }
         if state.is_ending() {
             self.abandon(state, &PushError::JobOver);
         }
@@ -180,8 +169,7 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
     fn progress(&mut self, _now: Now, _assignment: AssignmentId) {}
 
     fn deadline(&self, state: &State) -> Option<Now> {
-        let progress = state.ledger.all_open().map(|assignment| assignment.progress).min()?;
-        Some(progress + state.config.round_deadline)
+        first_overdue(state)
     }
 
     fn waiting(&self, state: &State) -> Option<Waiting> {

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use omnilearn_wire::{AgentId, AssignmentId};
 
 use super::anytime::cut;
-use super::{Lost, SyncRule, step_record};
+use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
 use crate::Now;
 use crate::action::{Action, Level};
 use crate::buffers;
@@ -192,16 +192,19 @@ impl<P: RoundPlan> Rounds<P> {
     fn give_up_missing(&mut self, state: &mut State, now: Now) {
         let mut added = false;
         for id in std::mem::take(&mut self.outstanding) {
-            let Some((agent, was_added)) = state.give_up(id, PushError::RoundClosed) else { continue };
-            added |= was_added;
-            state.counters.stragglers += 1;
-            state.members.missed(agent, now, state.config.round_deadline);
-            let (agent, name) = state.members.name(agent);
-            let fields = vec![("agent", agent.to_string()), ("name", name), ("assignment", id.to_string())];
-            state.out.notice(Level::Warn, "round goes on without an agent", fields);
+            added |= give_up_straggler(state, now, id, PushError::RoundClosed, "round goes on without an agent");
         }
         if added {
             self.reopen(state);
+        }
+    }
+
+    /// Gives up what is late and makes no progress, while no round is open: an evaluation waits for its agent.
+    fn give_up_overdue(&mut self, state: &mut State, now: Now) {
+        for id in overdue(state, now) {
+            self.outstanding.remove(&id);
+            let message = "an agent made no progress, its samples are issued again";
+            give_up_straggler(state, now, id, PushError::Overdue, message);
         }
     }
 }
@@ -233,6 +236,7 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
                     if state.is_ending() {
                         self.abandon(state, &PushError::JobOver); // what is late
                     }
+                    self.give_up_overdue(state, now);
                     if state.is_over() || state.evaluate_behind_barrier(now) || !self.open(state, now) {
                         return;
                     }
@@ -290,7 +294,10 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
     }
 
     fn deadline(&self, state: &State) -> Option<Now> {
-        Some(self.round.as_ref()?.progress + state.config.round_deadline)
+        match &self.round {
+            Some(round) => Some(round.progress + state.config.round_deadline),
+            None => first_overdue(state),
+        }
     }
 
     fn waiting(&self, state: &State) -> Option<Waiting> {

@@ -69,7 +69,7 @@ fn take(cluster: &mut Cluster, turn: &Turn) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn a_job_ends_and_has_learned_from_each_sample_once_whatever_its_agents_do(

@@ -168,6 +168,13 @@ pub(crate) fn mode(file: &JobFile) -> Result<Mode, PlanError> {
             if !(compute_s.is_finite() && compute_s > 0.0) {
                 return Err(value("[anytime] compute_s", format!("{compute_s} is no number of seconds over 0")));
             }
+            let deadline_s = file.fleet.round_deadline_s;
+            if f64::from(compute_s) >= deadline_s {
+                let problem = format!(
+                    "{compute_s} is not below [fleet] round_deadline_s = {deadline_s}; agents would be given up before their time is over"
+                );
+                return Err(value("[anytime] compute_s", problem));
+            }
             Ok(Mode::Anytime { compute_s })
         }
         ModeName::LocalSgd => {
@@ -268,6 +275,11 @@ mod tests {
             ),
             ("hop", "hop.backups = 4", "[hop] backups: 4 of 3 agents leave nobody to wait for"),
             ("anytime", "anytime.compute_s = 0.0", "[anytime] compute_s: 0 is no number of seconds over 0"),
+            (
+                "anytime",
+                "anytime.compute_s = 200",
+                "[anytime] compute_s: 200 is not below [fleet] round_deadline_s = 120; agents would be given up before their time is over",
+            ),
             ("con_sgd", "con_sgd.rate = -1.0", "[con_sgd] rate: -1 is not a number over 0"),
             ("local_sgd", "local_sgd.momentum = 1.0", "[local_sgd] momentum: 1 is not from 0 to below 1"),
             ("local_sgd", "local_sgd.learning_rate = 0.0", "[local_sgd] learning_rate: 0 is not a number over 0"),

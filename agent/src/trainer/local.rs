@@ -31,10 +31,11 @@ impl Trainer {
         let mut point = Point { parameters, buffers };
         let mut together = Together::default();
         for (pass, batch) in batches(samples, local.steps).enumerate() {
-            let computed = self.pass(&point, batch, pass_seed(seed, pass))?;
-            momentum.descend(&self.engine, &mut point.parameters, &computed.gradient.gradients, local);
+            let mut computed = self.pass(&point, batch, pass_seed(seed, pass))?;
+            let gradients = std::mem::take(&mut computed.gradient.gradients);
+            momentum.descend(&self.engine, &mut point.parameters, &gradients, local);
             point.buffers.clone_from(&computed.gradient.buffers);
-            together.add(computed, false);
+            together.add(computed);
         }
         let computed = together.finish(&self.engine, &hub);
         let mut computed =

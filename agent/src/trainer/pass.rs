@@ -65,7 +65,7 @@ pub(super) fn pass_seed(seed: u64, pass: usize) -> u64 {
 }
 
 /// Passes of one assignment taken together: loss and gradient are means over samples, metrics are sums, and buffers are those of
-/// the last pass.
+/// the last pass. Passes whose gradients were taken out have none together either.
 #[derive(Default)]
 pub(super) struct Together {
     passes: Option<Computed>,
@@ -74,17 +74,15 @@ pub(super) struct Together {
 }
 
 impl Together {
-    /// Takes another pass, with its gradient if that is wanted.
-    pub(super) fn add(&mut self, pass: Computed, gradients_wanted: bool) {
+    /// Takes another pass.
+    pub(super) fn add(&mut self, pass: Computed) {
         let Some(before) = &mut self.passes else {
             self.passes = Some(pass);
             return;
         };
-        if gradients_wanted {
-            let sums = self.sums.get_or_insert_with(|| weighted(&before.gradient.gradients, before.samples));
-            for (sum, gradient) in sums.iter_mut().zip(&pass.gradient.gradients) {
-                add_weighted(sum, gradient.as_ref(), pass.samples);
-            }
+        let sums = self.sums.get_or_insert_with(|| weighted(&before.gradient.gradients, before.samples));
+        for (sum, gradient) in sums.iter_mut().zip(&pass.gradient.gradients) {
+            add_weighted(sum, gradient.as_ref(), pass.samples);
         }
         let (old, new) = (before.samples as f32, pass.samples as f32);
         before.gradient.loss = (before.gradient.loss * old + pass.gradient.loss * new) / (old + new);

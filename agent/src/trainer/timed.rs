@@ -35,7 +35,7 @@ impl Trainer {
             }
             let computed = self.pass(&point, &samples[done..done + size], pass_seed(seed, pass))?;
             point.buffers.clone_from(&computed.gradient.buffers);
-            together.add(computed, true);
+            together.add(computed);
         }
         self.sample_s = Some(start.elapsed().as_secs_f64() / together.samples().max(1) as f64);
         let computed = together.finish(&self.engine, &point.parameters);

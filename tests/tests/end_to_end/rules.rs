@@ -95,7 +95,12 @@ fn rules_of_the_hub_alone_train_with_real_agents() {
             return;
         };
         let staleness = records.steps.iter().map(|step| step.staleness).max().unwrap();
-        // With a lead of 1 an agent makes two pushes while the other makes one.
-        assert!(if mode == "backup_workers" { staleness == 0 } else { staleness <= 2 }, "{mode}: {staleness}");
+        let staleness_max = match mode {
+            "backup_workers" => 0,
+            "hop" => 2,
+            // While one that was a push ahead makes another, the other gets from one push behind to one ahead and makes its next.
+            _ => 3,
+        };
+        assert!(staleness <= staleness_max, "{mode}: {staleness}");
     }
 }

@@ -3,7 +3,8 @@
 //! - Step: θ ← step(θ, Σ (b_k/Σb)·g_k) over the updates that are in.
 //! - Those left out are told, get the next round's work, and have their samples done by others.
 //! - Source: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD" (2016). They add b workers to N;
-//!   here b of the K that are present are backups.
+//!   here b of the K that are present are backups. With unequal batches, which they
+//!   do not have, a round also waits until no more samples are missing than b agents have on average.
 
 use super::round::RoundPlan;
 
@@ -18,7 +19,7 @@ impl RoundPlan for BackupWorkers {
         false
     }
 
-    fn needed(&self, agents: usize) -> usize {
-        agents.saturating_sub(self.backups as usize)
+    fn backups(&self) -> u32 {
+        self.backups
     }
 }

@@ -21,8 +21,8 @@ impl RoundPlan for Hop {
         false
     }
 
-    fn needed(&self, agents: usize) -> usize {
-        agents.saturating_sub(self.backups as usize)
+    fn backups(&self) -> u32 {
+        self.backups
     }
 
     fn staleness_max(&self) -> Option<u64> {

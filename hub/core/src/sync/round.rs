@@ -19,11 +19,6 @@ use crate::record::{Record, StepRecord};
 use crate::state::{Order, State, Step};
 use crate::status::Waiting;
 
-/// Rounds in a row without an agent after which it is taken to need this many times as long as the last of them took: how long it
-/// would have taken is never known, and a controller that waited for its updates would never give it less.
-const LEFT_OUT_ROUNDS: u32 = 4;
-const LEFT_OUT_FACTOR: f64 = 2.0;
-
 /// What tells a rule of rounds from BSP.
 pub(super) trait RoundPlan: Debug + Send {
     /// As [`SyncRule::adds_pieces`].
@@ -41,9 +36,9 @@ pub(super) trait RoundPlan: Debug + Send {
         ordered
     }
 
-    /// Updates that close a round of so many agents. It is never less than the quorum.
-    fn needed(&self, agents: usize) -> usize {
-        agents
+    /// b: how many of its K agents a round does not wait for.
+    fn backups(&self) -> u32 {
+        0
     }
 
     /// How many rounds late an update may come that a round has not waited for. None: it is taken back at once.
@@ -68,14 +63,18 @@ pub(super) struct Rounds<P> {
     outstanding: BTreeSet<AssignmentId>,
     /// Updates that are in the sum.
     updates: BTreeMap<AgentId, Contribution>,
-    /// Agents that rounds went on without, and how many in a row. They are served last, with samples that nobody had before: what was given back may
+    /// Agents that rounds went on without. They are served last, with samples that nobody had before: what was given back may
     /// be theirs, and others are more likely to bring it home.
-    left_out: BTreeMap<AgentId, u32>,
+    left_out: BTreeSet<AgentId>,
 }
 
 #[derive(Debug)]
 struct Round {
+    /// Updates that close it: K − b, but no fewer than the quorum.
     needed: usize,
+    /// Samples that may be missing then: as many as b agents have on average. With equal batches that says nothing new; with
+    /// unequal ones a step is never made of the small ones alone.
+    spare_samples: u32,
     progress: Now,
 }
 
@@ -91,7 +90,7 @@ struct Contribution {
 
 impl<P: RoundPlan> Rounds<P> {
     pub(super) fn new(plan: P) -> Rounds<P> {
-        Rounds { plan, round: None, outstanding: BTreeSet::new(), updates: BTreeMap::new(), left_out: BTreeMap::new() }
+        Rounds { plan, round: None, outstanding: BTreeSet::new(), updates: BTreeMap::new(), left_out: BTreeSet::new() }
     }
 
     fn open(&mut self, state: &mut State, now: Now) -> bool {
@@ -101,7 +100,7 @@ impl<P: RoundPlan> Rounds<P> {
         state.update_batches(now);
         let mut batches = state.batcher.batches();
         batches.retain(|(agent, _)| !self.updates.contains_key(agent));
-        batches.sort_by_key(|(agent, _)| self.left_out.contains_key(agent));
+        batches.sort_by_key(|(agent, _)| self.left_out.contains(agent));
         let orders: Vec<(AgentId, Order)> =
             batches.into_iter().map(|(agent, batch)| (agent, self.plan.order(state, agent, batch))).collect();
         let late = self.outstanding.iter().filter_map(|&id| state.ledger.get(id)).map(|assignment| assignment.samples);
@@ -113,15 +112,24 @@ impl<P: RoundPlan> Rounds<P> {
             if samples.saturating_add(order.samples) > room {
                 continue; // it waits until what is late is in
             }
-            let which = if self.left_out.contains_key(&agent) { Which::Fresh } else { order.which };
+            let which = if self.left_out.contains(&agent) { Which::Fresh } else { order.which };
             let Some(id) = state.issue(agent, Order { which, ..order }, now) else { continue };
             samples += order.samples;
             self.outstanding.insert(id);
         }
         let agents = self.outstanding.len() + self.updates.len();
-        let needed = self.plan.needed(agents).max(state.config.agents_min as usize);
-        self.round = (agents > 0).then_some(Round { needed, progress: now });
+        let backups = (self.plan.backups() as usize).min(agents);
+        let needed = (agents - backups).max(state.config.agents_min as usize);
+        let spare_samples = (backups as u32).saturating_mul(samples.div_ceil(agents.max(1) as u32));
+        self.round = (agents > 0).then_some(Round { needed, spare_samples, progress: now });
         self.round.is_some()
+    }
+
+    /// Whether nothing more is waited for.
+    fn is_enough(&self, round: &Round, state: &State) -> bool {
+        let missing = || self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
+        let missing_samples = || missing().map(|assignment| assignment.samples).sum::<u32>();
+        self.outstanding.is_empty() || (self.updates.len() >= round.needed && missing_samples() <= round.spare_samples)
     }
 
     /// One optimizer step over what is in.
@@ -144,12 +152,12 @@ impl<P: RoundPlan> Rounds<P> {
             state.count_accepted(agent, &record, bytes);
             state.out.push(Action::Record(Record::Step(record)));
         }
-        self.leave_out_missing(state, now);
+        self.leave_out_missing(state);
         state.finish_step(now, Step { loss, samples, updates: count, gradient_norm });
     }
 
     /// Takes back what is missing after a round and will be too old for the next.
-    fn leave_out_missing(&mut self, state: &mut State, now: Now) {
+    fn leave_out_missing(&mut self, state: &mut State) {
         for id in std::mem::take(&mut self.outstanding) {
             let Some(assignment) = state.ledger.get(id) else { continue };
             let staleness = assignment.version.staleness_at(state.model.version);
@@ -161,12 +169,7 @@ impl<P: RoundPlan> Rounds<P> {
                 Some(staleness_max) => PushError::TooStale { staleness, staleness_max },
                 None => PushError::RoundClosed,
             };
-            let (agent, samples, since) = (assignment.agent, assignment.samples, assignment.progress);
-            let rounds = self.left_out.entry(agent).or_default();
-            *rounds += 1;
-            if *rounds >= LEFT_OUT_ROUNDS {
-                state.observe_time(agent, samples, LEFT_OUT_FACTOR * now.saturating_sub(since).as_secs_f64());
-            }
+            self.left_out.insert(assignment.agent);
             state.give_up(id, why);
             state.counters.left_out += 1;
         }
@@ -218,7 +221,7 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
         let quorum = state.config.agents_min as usize;
         loop {
             match &self.round {
-                Some(round) if self.updates.len() >= round.needed || self.outstanding.is_empty() => {
+                Some(round) if self.is_enough(round, state) => {
                     if self.updates.len() >= quorum {
                         self.close(state, now);
                     } else {

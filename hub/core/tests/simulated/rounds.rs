@@ -93,13 +93,17 @@ fn the_quorum_is_waited_for_even_if_backups_would_leave_fewer() {
 }
 
 #[test]
-fn controllers_hear_of_agents_that_are_always_left_out() {
+fn a_step_is_never_made_of_the_small_batches_alone() {
     let mut config = plain(Mode::BackupWorkers { backups: 1 }, 3);
-    (config.batching, config.global_batch, config.batch_bounds) = (dynamic(Controller::Deadline), 192, (1, 192));
-    let mut cluster = Cluster::started(config, &[100.0, 100.0, 10.0]);
-    cluster.run_to_version(200);
-    let last = cluster.batches.last().unwrap();
-    assert!(last[2] * 2 < last[0], "{:?}", cluster.batches);
+    config.batching = Batching::Static;
+    let mut cluster = Cluster::new(config);
+    for (agent, rating) in [(0, 8.0), (1, 8.0), (2, 48.0)] {
+        // All are as fast as this in truth, so those with small batches are done first.
+        cluster.join_with(agent, 100.0, None, vec![CalibrationPoint { samples: 8, step_s: 1.0 / rating }]);
+    }
+    assert_eq!(cluster.batches, [[8, 8, 48]]);
+    cluster.run_to_version(10);
+    assert!(cluster.rounds.iter().all(|round| round.samples >= 64 - 22), "{:?}", cluster.rounds);
 }
 
 #[test]

@@ -18,8 +18,8 @@ use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Evaluate, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport, StepTimings,
-    Train,
+    AgentMessage, Computation, Evaluate, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport,
+    StepTimings, Train,
 };
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
 use sha2::{Digest, Sha256};
@@ -64,7 +64,7 @@ impl Compute for EchoCompute {
 
     fn train(&mut self, _: &Train, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<StepReport, ComputeError> {
         let _ = sink(&self.0); // Break means that nobody wants the rest, and there is none
-        Ok(StepReport { loss: 1.0, metric_sums: vec![1.0], timings: StepTimings::default() })
+        Ok(StepReport { loss: 1.0, metric_sums: vec![1.0], timings: StepTimings::default(), samples: 1 })
     }
 
     fn evaluate(&mut self, _: &Evaluate) -> Result<Evaluation, ComputeError> {
@@ -160,8 +160,15 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
             send(&mut socket, &HubMessage::ParameterChunk { job: JOB, version, offset, total, bytes }).await?;
         }
         let spans = vec![Span { epoch: 0, start: 0, end: 1 }];
-        let work =
-            Train { job: JOB, assignment: AssignmentId(step), round: step, version: Version(step), spans, seed: 0 };
+        let work = Train {
+            job: JOB,
+            assignment: AssignmentId(step),
+            round: step,
+            version: Version(step),
+            spans,
+            seed: 0,
+            computation: Computation::Gradient,
+        };
         send(&mut socket, &HubMessage::Train(work)).await?;
         socket.flush().await?;
     }

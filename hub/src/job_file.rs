@@ -10,6 +10,10 @@ use serde::Deserialize;
 
 use crate::job_keys::{self, UnknownKey};
 use crate::limits::JOB_FILE_BYTES_MAX;
+use crate::rule_sections::{
+    AnytimeSection, BackupWorkersSection, ConSgdSection, DynSgdSection, ElasticAveragingSection, HopSection,
+    LocalSgdSection, SspSection,
+};
 
 /// A job file with every key explained; `omnilearn-hub job-example` prints it.
 pub const EXAMPLE: &str = include_str!("../job.example.toml");
@@ -76,6 +80,30 @@ pub struct JobFile {
     /// What is expected of the agents.
     #[serde(default)]
     pub fleet: FleetSection,
+    /// `mode = "backup_workers"`.
+    #[serde(default)]
+    pub backup_workers: BackupWorkersSection,
+    /// `mode = "hop"`.
+    #[serde(default)]
+    pub hop: HopSection,
+    /// `mode = "anytime"`.
+    #[serde(default)]
+    pub anytime: AnytimeSection,
+    /// `mode = "local_sgd"`.
+    #[serde(default)]
+    pub local_sgd: LocalSgdSection,
+    /// `mode = "ssp"`.
+    #[serde(default)]
+    pub ssp: SspSection,
+    /// `mode = "con_sgd"`.
+    #[serde(default)]
+    pub con_sgd: ConSgdSection,
+    /// `mode = "dyn_sgd"`.
+    #[serde(default)]
+    pub dyn_sgd: DynSgdSection,
+    /// `mode = "elastic_averaging"`.
+    #[serde(default)]
+    pub elastic_averaging: ElasticAveragingSection,
 }
 
 /// `[kernel]`
@@ -96,13 +124,52 @@ pub struct KernelSection {
 
 /// `training.mode`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum ModeName {
     /// Bulk-synchronous.
     #[default]
     Bsp,
+    /// Bulk-synchronous without the last ones.
+    BackupWorkers,
+    /// Bulk-synchronous without the last ones, whose updates count later.
+    Hop,
+    /// Rounds of a fixed computing time.
+    Anytime,
+    /// Rounds of several local steps.
+    LocalSgd,
     /// Asynchronous.
     Asp,
+    /// Stale-synchronous.
+    Ssp,
+    /// Stale-synchronous with a constant rate.
+    ConSgd,
+    /// Stale-synchronous with a rate that falls with staleness.
+    DynSgd,
+    /// Agents with parameters of their own.
+    ElasticAveraging,
+}
+
+impl ModeName {
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ModeName::Bsp => "bsp",
+            ModeName::BackupWorkers => "backup_workers",
+            ModeName::Hop => "hop",
+            ModeName::Anytime => "anytime",
+            ModeName::LocalSgd => "local_sgd",
+            ModeName::Asp => "asp",
+            ModeName::Ssp => "ssp",
+            ModeName::ConSgd => "con_sgd",
+            ModeName::DynSgd => "dyn_sgd",
+            ModeName::ElasticAveraging => "elastic_averaging",
+        }
+    }
+
+    /// Whether agents make steps of their own, which the hub's optimizer then takes over.
+    pub(crate) fn steps_locally(self) -> bool {
+        matches!(self, ModeName::LocalSgd | ModeName::ElasticAveraging)
+    }
 }
 
 /// `[training]`
@@ -231,8 +298,8 @@ pub struct OptimizerSection {
     pub kind: OptimizerName,
     /// Learning rate before the schedule; the default depends on the rule.
     pub learning_rate: Option<f64>,
-    /// Momentum of `sgd`.
-    pub momentum: f32,
+    /// Momentum of `sgd`; the default depends on the mode.
+    pub momentum: Option<f32>,
     /// Nesterov's form of momentum.
     pub nesterov: bool,
     /// Weight decay.
@@ -248,7 +315,7 @@ impl Default for OptimizerSection {
         OptimizerSection {
             kind: OptimizerName::Sgd,
             learning_rate: None,
-            momentum: 0.9,
+            momentum: None,
             nesterov: false,
             weight_decay: 0.0,
             betas: [0.9, 0.999],

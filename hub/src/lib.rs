@@ -11,6 +11,7 @@ pub mod follow;
 pub mod job_file;
 pub mod key_file;
 pub mod limits;
+pub mod rule_sections;
 pub mod signing;
 pub mod view;
 

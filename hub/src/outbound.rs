@@ -86,7 +86,8 @@ impl Outbound {
         })
     }
 
-    /// Sends after everything that waits; `parameters` go just before the message.
+    /// Sends after everything that waits; `parameters` go just before the message, in place of others whose work was taken back:
+    /// a slow link would else carry one version after another that nobody wants, and keep them all in memory.
     pub(crate) fn ordered(
         &self,
         message: &HubMessage<'_>,
@@ -101,6 +102,9 @@ impl Outbound {
         self.with(|queues| {
             Self::put(queues, bytes.len())?;
             if let Some(stream) = parameters {
+                while let Some(Ordered::Parameters { .. }) = queues.ordered.back() {
+                    queues.ordered.pop_back();
+                }
                 queues.ordered.push_back(Ordered::Parameters { stream, next: 0 });
             }
             queues.ordered.push_back(Ordered::Frame { bytes, assignment });
@@ -212,7 +216,7 @@ fn encode(message: &HubMessage<'_>) -> Bytes {
 mod tests {
     use omnilearn_hub_core::Snapshot;
     use omnilearn_wire::layout::TensorShape;
-    use omnilearn_wire::message::{PushOutcome, Train};
+    use omnilearn_wire::message::{Computation, PushOutcome, Train};
     use omnilearn_wire::{Codec, JobId, Layout, Version};
 
     use super::*;
@@ -225,6 +229,7 @@ mod tests {
             version: Version(0),
             spans: vec![],
             seed: 0,
+            computation: Computation::Gradient,
         })
     }
 
@@ -274,6 +279,21 @@ mod tests {
         assert_eq!(sent(&outbound), "cancel 7");
         assert_eq!(sent(&outbound), "train 2");
         assert_eq!(sent(&outbound), "nothing");
+    }
+
+    #[test]
+    fn parameters_whose_work_was_taken_back_make_room_for_newer_ones() {
+        let outbound = Outbound::default();
+        let old = parameters();
+        let watch = Arc::downgrade(&old);
+        outbound.ordered(&train(1), Some(old)).unwrap();
+        assert_eq!(sent(&outbound), "chunk 0");
+        outbound.cancel(AssignmentId(1)).unwrap();
+        outbound.ordered(&train(2), Some(parameters())).unwrap();
+        assert!(watch.upgrade().is_none());
+        for expected in ["chunk 0", "chunk 262144", "chunk 524288", "train 2", "nothing"] {
+            assert_eq!(sent(&outbound), expected);
+        }
     }
 
     #[test]

@@ -19,10 +19,9 @@ use omnilearn_wire::{JobId, Layout};
 
 use crate::first_values::{self, FirstValues};
 use crate::given_weights::{GivenWeights, GivenWeightsError};
-use crate::job_file::{
-    ControllerName, JobFile, JobFileError, ModeName, OptimizerName, PolicyName, ScheduleName, StartName,
-};
+use crate::job_file::{ControllerName, JobFile, JobFileError, OptimizerName, PolicyName, ScheduleName, StartName};
 use crate::job_keys::nearest;
+use crate::rule_sections;
 use crate::signing::Signatures;
 use crate::store::StoredJob;
 use crate::view::{JobState, JobView};
@@ -89,7 +88,7 @@ pub(crate) struct Plan {
     created_s: f64,
 }
 
-fn value(key: &'static str, problem: impl Into<String>) -> PlanError {
+pub(crate) fn value(key: &'static str, problem: impl Into<String>) -> PlanError {
     PlanError::Value { key, problem: problem.into() }
 }
 
@@ -189,11 +188,7 @@ impl Plan {
             state,
             message: self.first_values.as_ref().map(FirstValues::notice).unwrap_or_default(),
             created_s: self.created_s,
-            mode: match self.file.training.mode {
-                ModeName::Bsp => "bsp",
-                ModeName::Asp => "asp",
-            }
-            .into(),
+            mode: self.file.training.mode.as_str().into(),
             policy: match self.file.batching.policy {
                 PolicyName::Uniform => "uniform",
                 PolicyName::Static => "static",
@@ -313,6 +308,7 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
         return Err(value("name", format!("must have 1 to {NAME_BYTES_MAX} bytes on one line")));
     }
     let stop = stop(file)?;
+    let mode = rule_sections::mode(file)?;
     let training = &file.training;
     Ok(JobConfig {
         job: JobId(0), // given when the job is queued
@@ -321,16 +317,13 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
         train_samples: dataset.train_samples,
         test_samples: dataset.test_samples,
         codec: training.codec,
-        mode: match training.mode {
-            ModeName::Bsp => Mode::Bsp,
-            ModeName::Asp => Mode::Asp { staleness_max: file.asp.staleness_max, damping: file.asp.damping },
-        },
+        mode,
         global_batch: training.global_batch,
         batching: batching(file),
         shares: shares(file)?,
         batch_bounds: batch_bounds(file, dataset)?,
         optimizer: optimizer(file),
-        schedule: schedule(file, &stop, dataset)?,
+        schedule: schedule(file, &mode, &stop, dataset)?,
         clip_norm: training.clip_norm,
         agents_min: file.fleet.agents_min,
         round_deadline: seconds("[fleet] round_deadline_s", file.fleet.round_deadline_s)?,
@@ -416,16 +409,25 @@ fn optimizer(file: &JobFile) -> OptimizerConfig {
     let (weight_decay, epsilon, [beta1, beta2]) = (optimizer.weight_decay, optimizer.epsilon, optimizer.betas);
     match optimizer.kind {
         OptimizerName::Sgd => {
-            OptimizerConfig::Sgd { momentum: optimizer.momentum, nesterov: optimizer.nesterov, weight_decay }
+            // What agents have changed in steps of their own is taken over as it is.
+            let default = if file.training.mode.steps_locally() { 0.0 } else { 0.9 };
+            let momentum = optimizer.momentum.unwrap_or(default);
+            OptimizerConfig::Sgd { momentum, nesterov: optimizer.nesterov, weight_decay }
         }
         OptimizerName::Adam => OptimizerConfig::Adam { beta1, beta2, epsilon, weight_decay },
         OptimizerName::Adamw => OptimizerConfig::AdamW { beta1, beta2, epsilon, weight_decay },
     }
 }
 
-fn schedule(file: &JobFile, stop: &StopConfig, dataset: &DatasetSpec) -> Result<ScheduleConfig, PlanError> {
+fn schedule(
+    file: &JobFile,
+    mode: &Mode,
+    stop: &StopConfig,
+    dataset: &DatasetSpec,
+) -> Result<ScheduleConfig, PlanError> {
     let schedule = &file.schedule;
     let learning_rate = file.optimizer.learning_rate.unwrap_or(match file.optimizer.kind {
+        OptimizerName::Sgd if file.training.mode.steps_locally() => 1.0,
         OptimizerName::Sgd => 0.05,
         OptimizerName::Adam | OptimizerName::Adamw => 0.001,
     });
@@ -436,7 +438,8 @@ fn schedule(file: &JobFile, stop: &StopConfig, dataset: &DatasetSpec) -> Result<
         }
         ScheduleName::Step => ScheduleShape::Step { milestones: schedule.milestones.clone(), factor: schedule.factor },
         ScheduleName::Cosine => {
-            let steps_per_epoch = f64::from(dataset.train_samples) / f64::from(file.training.global_batch);
+            let samples_per_step = f64::from(file.training.global_batch) * f64::from(mode.local_steps());
+            let steps_per_epoch = f64::from(dataset.train_samples) / samples_per_step;
             let by_epochs = stop.epochs.map(|epochs| (f64::from(epochs) * steps_per_epoch).ceil() as u64);
             let until_stop = [stop.steps, by_epochs].into_iter().flatten().min();
             let total_steps = schedule.total_steps.or(until_stop).ok_or_else(|| {

@@ -417,6 +417,7 @@ impl From<&Status> for Progress {
             ("failed", counters.failed),
             ("abandoned", counters.abandoned),
             ("stragglers", counters.stragglers),
+            ("left_out", counters.left_out),
             ("samples_reissued", counters.samples_reissued),
             ("rounds_reopened", counters.rounds_reopened),
             ("batch_changes", counters.batch_changes),

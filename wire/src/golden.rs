@@ -4,8 +4,8 @@
 use crate::frame::{Message, decode, encode};
 use crate::handshake::{self, Hello, Welcome};
 use crate::message::{
-    AgentMessage, AgentName, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature,
-    Machine, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
+    AgentMessage, AgentName, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady,
+    KernelSignature, LocalSteps, Machine, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
 };
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
 
@@ -63,10 +63,10 @@ fn every_agent_message_has_its_bytes() {
         quota_cores: Some(0.25),
         warm_up: true,
     };
-    let report = StepReport { loss: 0.5, metric_sums: vec![8.0], timings };
+    let report = StepReport { loss: 0.5, metric_sums: vec![8.0], timings, samples: 300 };
     check(
         AgentMessage::PushEnd { assignment, report },
-        "0681010000003f01000000410000803f0000004000004040000080400000a0400000c0400000e040010000803e01",
+        "0681010000003f01000000410000803f0000004000004040000080400000a0400000c0400000e040010000803e01ac02",
     );
     let metric_sums = vec![9.0];
     check(
@@ -120,10 +120,16 @@ fn every_hub_message_has_its_bytes() {
     );
     check(HubMessage::ParameterChunk { job, version, offset: 0, total: 3, bytes: &[1, 2, 3] }, "020102000303010203");
     let spans = vec![Span { epoch: 0, start: 0, end: 16 }, Span { epoch: 1, start: 300, end: 301 }];
-    check(
-        HubMessage::Train(Train { job, assignment, round: 5, version, spans, seed: 9 }),
-        "0301810105020200001001ac02ad0209",
-    );
+    let local = |elastic| Computation::Local(LocalSteps { steps: 4, learning_rate: 0.5, momentum: 0.25, elastic });
+    for (computation, expected) in [
+        (Computation::Gradient, "00"),
+        (Computation::Timed { compute_s: 2.0 }, "0100000040"),
+        (local(None), "02040000003f0000803e00"),
+        (local(Some(0.125)), "02040000003f0000803e010000003e"),
+    ] {
+        let train = Train { job, assignment, round: 5, version, spans: spans.clone(), seed: 9, computation };
+        check(HubMessage::Train(train), &format!("0301810105020200001001ac02ad0209{expected}"));
+    }
     check(
         HubMessage::Evaluate(Evaluate { job, assignment, version, start: 0, end: 1000, batch: 256 }),
         "040181010200e8078002",

@@ -126,7 +126,7 @@ pub enum HubMessage<'a> {
         #[serde(borrow, serialize_with = "as_bytes")]
         bytes: &'a [u8],
     },
-    /// Compute one gradient.
+    /// Compute one update.
     Train(Train),
     /// Compute loss and metrics on a part of the test set.
     Evaluate(Evaluate),
@@ -286,7 +286,7 @@ impl Span {
     }
 }
 
-/// One gradient to compute.
+/// One update to compute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
     /// Which job.
@@ -297,11 +297,48 @@ pub struct Train {
     pub round: u64,
     /// Parameters to compute from. Their stream comes before this message unless the agent already has them.
     pub version: Version,
-    /// Samples, in order. Their number is the local batch.
+    /// Samples, in order.
     #[serde(with = "List::<SPANS_MAX>")]
     pub spans: Vec<Span>,
     /// Seed for dropout.
     pub seed: u64,
+    /// What to make of the samples.
+    pub computation: Computation,
+}
+
+impl Train {
+    /// Number of samples.
+    pub fn samples(&self) -> u32 {
+        self.spans.iter().map(Span::len).fold(0, u32::saturating_add)
+    }
+}
+
+/// What to make of the samples of an assignment.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Computation {
+    /// Their mean gradient.
+    Gradient,
+    /// The mean gradient of as many of them, from the first on, as a time allows; of one at least.
+    Timed {
+        /// Time for reading samples and computing, in seconds.
+        compute_s: f32,
+    },
+    /// What some steps of SGD change.
+    Local(LocalSteps),
+}
+
+/// SGD on the agent: m ← μm + g, x ← x − ηm, from the parameters of the assignment.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LocalSteps {
+    /// H: the samples are cut, in order, into so many batches of nearly the same size, one for each step.
+    pub steps: u32,
+    /// η.
+    pub learning_rate: f32,
+    /// μ. m begins at zero, unless the agent has parameters of its own.
+    pub momentum: f32,
+    /// None: what is pushed is the parameters before minus those after. α: the agent steps from parameters x of its own, which
+    /// are the hub's x̃ at first, then pushes α(x̃ − x) and adds the same to x.
+    pub elastic: Option<f32>,
 }
 
 /// A part of the test set to evaluate.
@@ -321,16 +358,18 @@ pub struct Evaluate {
     pub batch: u32,
 }
 
-/// What an agent measured in one training step.
+/// What an agent did and measured in one assignment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
-    /// Mean loss over the local batch.
+    /// Mean loss over the samples.
     pub loss: f32,
-    /// Sums over the local batch in the order of the kernel's metrics.
+    /// Sums over the samples in the order of the kernel's metrics.
     #[serde(with = "List::<METRICS_MAX>")]
     pub metric_sums: Vec<f32>,
     /// Phases.
     pub timings: StepTimings,
+    /// How many of the assignment's samples, from the first on, are behind it: all of them but for [`Computation::Timed`].
+    pub samples: u32,
 }
 
 /// Times of one step. All in seconds.

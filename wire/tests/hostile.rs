@@ -7,8 +7,8 @@ use omnilearn_wire::frame::{FrameError, Message, decode, encode};
 use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX};
 use omnilearn_wire::message::{
-    AgentMessage, CalibrationPoint, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine,
-    PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
+    AgentMessage, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature,
+    Machine, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
 };
 use omnilearn_wire::sampling::SplitMix64;
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version};
@@ -63,7 +63,7 @@ fn agent_messages() -> Vec<AgentMessage<'static>> {
     let (job, assignment, version) = (JobId(1), AssignmentId(1 << 40), Version(300));
     let calibration = vec![CalibrationPoint { samples: 16, step_s: 0.1 }; 3];
     let ready = JobReady { train_samples: 1, test_samples: 2, batch_max: None, batch_step: 1, calibration };
-    let report = StepReport { loss: 1.0, metric_sums: vec![1.0; 3], timings: StepTimings::default() };
+    let report = StepReport { loss: 1.0, metric_sums: vec![1.0; 3], timings: StepTimings::default(), samples: 7 };
     vec![
         AgentMessage::Heartbeat,
         AgentMessage::FetchKernel { digest: [9; 32], offset: u64::MAX },
@@ -105,7 +105,15 @@ fn hub_messages() -> Vec<HubMessage<'static>> {
         HubMessage::JobOffer(offer),
         HubMessage::KernelChunk { digest: [1; 32], offset: 0, total: 50, bytes: &[1; 50] },
         HubMessage::ParameterChunk { job, version, offset: 0, total: 50, bytes: &[1; 50] },
-        HubMessage::Train(Train { job, assignment, round: 1, version, spans, seed: 3 }),
+        HubMessage::Train(Train {
+            job,
+            assignment,
+            round: 1,
+            version,
+            spans,
+            seed: 3,
+            computation: Computation::Gradient,
+        }),
         HubMessage::Evaluate(Evaluate { job, assignment, version, start: 0, end: 5, batch: 3 }),
         HubMessage::PushOutcome { assignment, outcome: PushOutcome::Accepted { version, staleness: 2 } },
         HubMessage::PushOutcome { assignment, outcome: PushOutcome::Refused { reason: text(9) } },
@@ -196,7 +204,8 @@ fn lists_are_bounded_on_both_ends() {
     let spans = vec![Span { epoch: 0, start: 0, end: 1 }; SPANS_MAX + 1];
     let train = |spans: &[Span]| {
         let (job, assignment, version) = (JobId(1), AssignmentId(1), Version(1));
-        HubMessage::Train(Train { job, assignment, round: 1, version, spans: spans.to_vec(), seed: 1 })
+        let computation = Computation::Gradient;
+        HubMessage::Train(Train { job, assignment, round: 1, version, spans: spans.to_vec(), seed: 1, computation })
     };
     assert!(encode(&train(&spans[1..])).is_ok());
     assert!(matches!(encode(&train(&spans)), Err(FrameError::Malformed { .. })));
@@ -285,7 +294,7 @@ proptest! {
         for message in [
             AgentMessage::PushBegin { job, assignment, version, bytes: offset },
             AgentMessage::PushChunk { assignment, offset, bytes: &chunk },
-            AgentMessage::PushEnd { assignment, report: StepReport { loss, metric_sums: sums.clone(), timings } },
+            AgentMessage::PushEnd { assignment, report: StepReport { loss, metric_sums: sums.clone(), timings, samples } },
             AgentMessage::Evaluated { assignment, samples, loss_sum: f64::from(loss), metric_sums },
             AgentMessage::JobDeclined { job, reason: reason.clone() },
             AgentMessage::FetchKernel { digest: [samples as u8; 32], offset },
@@ -299,11 +308,12 @@ proptest! {
     fn hub_messages_of_any_content_survive(
         job: u64, assignment: u64, version: u64, offset: u64, total: u64, round: u64, seed: u64, reconnect: bool, batch: u32,
         chunk in prop::collection::vec(any::<u8>(), 0..3000), reason in ".{0,80}",
-        spans in prop::collection::vec((any::<u32>(), any::<u32>(), any::<u32>()), 0..50),
+        spans in prop::collection::vec((any::<u32>(), any::<u32>(), any::<u32>()), 0..50), compute_s in 0f32..1e9,
         integers in prop::collection::vec(any::<i64>(), 0..20), batches in prop::collection::vec(any::<u32>(), 0..20),
     ) {
         let (job, assignment, version) = (JobId(job), AssignmentId(assignment), Version(version));
         let spans = spans.into_iter().map(|(epoch, start, end)| Span { epoch, start, end }).collect();
+        let computation = Computation::Timed { compute_s };
         let settings = integers.iter().map(|&value| Setting { name: reason.clone(), value: SettingValue::Integer(value) });
         let offer = JobOffer {
             job, name: reason.clone(), kernel_digest: [batch as u8; 32], kernel_bytes: total, settings: settings.collect(),
@@ -315,7 +325,7 @@ proptest! {
             HubMessage::JobOffer(offer),
             HubMessage::KernelChunk { digest: [0; 32], offset, total, bytes: &chunk },
             HubMessage::ParameterChunk { job, version, offset, total, bytes: &chunk },
-            HubMessage::Train(Train { job, assignment, round, version, spans, seed }),
+            HubMessage::Train(Train { job, assignment, round, version, spans, seed, computation }),
             HubMessage::Evaluate(Evaluate { job, assignment, version, start: batch, end: batch, batch }),
             HubMessage::PushOutcome { assignment, outcome: PushOutcome::Refused { reason: reason.clone() } },
             HubMessage::Closing { reason, reconnect },

@@ -2,12 +2,16 @@
 
 mod admission;
 mod calibrate;
+mod encode;
 mod factory;
+mod local;
 mod parameters;
+mod pass;
 mod samples;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod timed;
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -17,12 +21,13 @@ use std::time::{Duration, Instant};
 use omnilearn_kernel_host::{
     Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize, panic_text,
 };
-use omnilearn_wire::limits::CHUNK_BYTES;
-use omnilearn_wire::message::{Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
+use omnilearn_wire::message::{Computation, Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
 use omnilearn_wire::{Codec, Version};
 
 pub use self::factory::TrainerFactory;
+use self::local::Own;
 use self::parameters::{ParameterStream, Parameters};
+use self::pass::{Computed, Point};
 use self::samples::{Epochs, input_shape};
 use self::threads::Threads;
 use crate::dataset::{Dataset, Split};
@@ -49,6 +54,10 @@ pub struct Trainer {
     parameters: Vec<Tensor>,
     /// All buffers in the kernel's order, shared ones as they came from the hub, local ones as the last step left them.
     buffers: Vec<Tensor>,
+    /// Parameters that are the agent's and not the hub's, where the job has agents keep such.
+    own: Option<Own>,
+    /// Seconds that a sample took in the last assignment whose time was given.
+    sample_s: Option<f64>,
     steps: u32,
     batches_seen: HashSet<usize>,
     /// A part of the gradient stream.
@@ -134,6 +143,8 @@ impl Trainer {
             version: None,
             parameters,
             buffers,
+            own: None,
+            sample_s: None,
             steps: 0,
             batches_seen: HashSet::new(),
             chunk: Vec::new(),
@@ -189,12 +200,18 @@ impl Trainer {
     }
 
     /// Forward and backward pass. Changes nothing but the instance.
-    fn differentiate(&mut self, inputs: Tensor, targets: Tensor, seed: u64) -> Result<Gradient, ComputeError> {
-        let leaves: Vec<Tensor> = self.parameters.iter().map(|parameter| self.engine.leaf(parameter)).collect();
+    fn differentiate_at(
+        &mut self,
+        point: &Point,
+        inputs: Tensor,
+        targets: Tensor,
+        seed: u64,
+    ) -> Result<Gradient, ComputeError> {
+        let leaves: Vec<Tensor> = point.parameters.iter().map(|parameter| self.engine.leaf(parameter)).collect();
         let batch = Batch {
             mode: Mode::Train,
             parameters: leaves.clone(),
-            buffers: self.buffers.clone(),
+            buffers: point.buffers.clone(),
             inputs: vec![inputs],
             targets: Some(targets),
             seed,
@@ -211,47 +228,6 @@ impl Trainer {
         // The new statistics carry no gradient, whatever the kernel did.
         let buffers = buffers.iter().map(Tensor::detached).collect();
         Ok(Gradient { loss: value, metric_sums, gradients, buffers })
-    }
-
-    /// Encodes a gradient, once, from the tensors' storage.
-    fn encode(
-        &mut self,
-        gradient: &Gradient,
-        sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<(), ComputeError> {
-        let mut chunk = std::mem::take(&mut self.chunk);
-        chunk.clear();
-        let mut writer = StreamWriter { chunk: &mut chunk, sink, unwanted: false };
-        let result = self.write(gradient, &mut writer);
-        writer.flush();
-        self.chunk = chunk;
-        result
-    }
-
-    fn write(&self, gradient: &Gradient, writer: &mut StreamWriter<'_>) -> Result<(), ComputeError> {
-        for (parameter, gradient) in self.description.parameters.iter().zip(&gradient.gradients) {
-            match gradient {
-                Some(gradient) => gradient.with_floats(|values| {
-                    check_finite(values, || format!("the gradient of `{}`", parameter.name))?;
-                    writer.write(self.codec, values);
-                    Ok(())
-                })?,
-                None => {
-                    let elements = parameter.shape.iter().map(|&size| size as usize).product();
-                    writer.write(self.codec, &vec![0.0; elements]);
-                }
-            }
-        }
-        for (info, buffer) in self.description.buffers.iter().zip(&gradient.buffers) {
-            if info.merge == Merge::MeanBySamples {
-                buffer.with_floats(|values| {
-                    check_finite(values, || format!("the new value of `{}`", info.name))?;
-                    writer.write(Codec::F32, values);
-                    Ok(())
-                })?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -302,12 +278,16 @@ impl Trainer {
         self.threads.iter().for_each(Threads::follow_quota);
         let start = Instant::now();
         let samples = self.epochs.samples(&work.spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
-        let (inputs, targets) = self.load(self.dataset.train(), &samples)?;
-        let loaded = Instant::now();
-        let mut gradient = self.differentiate(inputs, targets, work.seed)?;
-        let computed = Instant::now();
+        let named = start.elapsed();
+        let computed = match work.computation {
+            Computation::Gradient => self.pass(&self.point(), &samples, work.seed)?,
+            Computation::Timed { compute_s } => self.timed(&samples, compute_s, work.seed)?,
+            Computation::Local(local) => self.local(&samples, local, work.seed)?,
+        };
+        let Computed { mut gradient, samples, load, compute, new_size } = computed;
+        let start = Instant::now();
         self.encode(&gradient, sink)?;
-        let encoded = computed.elapsed();
+        let encoded = start.elapsed();
 
         // Shared buffers belong to the version and change with the next one only.
         let updated = std::mem::take(&mut gradient.buffers);
@@ -316,18 +296,18 @@ impl Trainer {
                 *buffer = updated;
             }
         }
-        let new_size = self.batches_seen.insert(samples.len());
         let warm_up = new_size || self.steps < WARM_UP_STEPS;
         self.steps = self.steps.saturating_add(1);
-        let compute = computed - loaded + std::mem::take(&mut self.decode);
+        let compute = compute + std::mem::take(&mut self.decode);
         let timings = StepTimings {
-            load_s: (loaded - start).as_secs_f32(),
+            load_s: (named + load).as_secs_f32(),
             compute_s: compute.as_secs_f32(),
             encode_s: encoded.as_secs_f32(),
             warm_up,
             ..StepTimings::default()
         };
-        Ok(StepReport { loss: gradient.loss, metric_sums: gradient.metric_sums, timings })
+        let samples = samples as u32; // no more than were assigned
+        Ok(StepReport { loss: gradient.loss, metric_sums: gradient.metric_sums, timings, samples })
     }
 
     fn evaluate_samples(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {
@@ -370,46 +350,6 @@ impl Trainer {
         }
         Ok(evaluation)
     }
-}
-
-/// Cuts a stream into chunks.
-struct StreamWriter<'a> {
-    chunk: &'a mut Vec<u8>,
-    sink: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    unwanted: bool,
-}
-
-impl StreamWriter<'_> {
-    fn write(&mut self, codec: Codec, mut values: &[f32]) {
-        while !values.is_empty() && !self.unwanted {
-            let room = (CHUNK_BYTES - self.chunk.len()) / codec.element_bytes();
-            if room == 0 {
-                self.flush();
-                continue;
-            }
-            let (head, rest) = values.split_at(values.len().min(room));
-            codec.encode_into(head, self.chunk);
-            values = rest;
-        }
-    }
-
-    fn flush(&mut self) {
-        if !self.chunk.is_empty() && !self.unwanted {
-            self.unwanted = (self.sink)(self.chunk).is_break();
-        }
-        self.chunk.clear();
-    }
-}
-
-/// Fails at the first value that is infinite or not a number.
-fn check_finite(values: &[f32], what: impl FnOnce() -> String) -> Result<(), ComputeError> {
-    // The largest exponent decides: one pass that the compiler makes wide.
-    let largest = values.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7FFF_FFFF));
-    if f32::from_bits(largest).is_finite() {
-        return Ok(());
-    }
-    let index = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
-    Err(failed(Failure::NotFinite, format!("{} is {} at index {index}", what(), values[index])))
 }
 
 fn failed(failure: Failure, message: String) -> ComputeError {

@@ -1,7 +1,8 @@
 use std::path::Path;
 
 use omnilearn_kernel_host::{OpenError, initialize};
-use omnilearn_wire::message::{Setting, SettingValue, Span};
+use omnilearn_wire::limits::CHUNK_BYTES;
+use omnilearn_wire::message::{LocalSteps, Setting, SettingValue, Span};
 use omnilearn_wire::{AssignmentId, JobId};
 
 use super::parameters::PieceError;
@@ -74,13 +75,25 @@ impl Alone {
 
     fn work(&self, spans: &[(u32, u32)]) -> Train {
         let spans = spans.iter().map(|&(start, end)| Span { epoch: 0, start, end }).collect();
-        Train { job: JobId(1), assignment: AssignmentId(1), round: 0, version: self.version, spans, seed: 3 }
+        Train {
+            job: JobId(1),
+            assignment: AssignmentId(1),
+            round: 0,
+            version: self.version,
+            spans,
+            seed: 3,
+            computation: Computation::Gradient,
+        }
     }
 
     /// Gradients, new shared buffers and the report.
     fn step(&mut self, spans: &[(u32, u32)]) -> (Vec<f32>, Vec<f32>, StepReport) {
+        self.compute(spans, Computation::Gradient)
+    }
+
+    fn compute(&mut self, spans: &[(u32, u32)], computation: Computation) -> (Vec<f32>, Vec<f32>, StepReport) {
         let mut stream = Vec::new();
-        let work = self.work(spans);
+        let work = Train { computation, ..self.work(spans) };
         let report = self.trainer.train(&work, &mut |bytes| {
             assert!(bytes.len() <= CHUNK_BYTES);
             stream.extend_from_slice(bytes);
@@ -285,4 +298,66 @@ fn gradient_that_nobody_wants_is_not_encoded_to_the_end() {
         })
         .unwrap();
     assert_eq!(pieces, 1);
+}
+
+#[test]
+fn a_time_is_filled_with_the_first_samples_and_their_mean_gradient() {
+    let mut alone = Alone::new("lenet", &[], Codec::F32);
+    let none = Computation::Timed { compute_s: 1e-6 };
+    let (gradient, _, report) = alone.compute(&[(0, 40)], none);
+    assert_eq!(report.samples, 4, "the first piece is always computed");
+    assert_eq!(alone.step(&[(0, 4)]).0, gradient);
+    let plenty = Computation::Timed { compute_s: 1e6 };
+    alone.trainer.sample_s = Some(1e5 / 8.0); // pieces of 8
+    let (gradient, _, report) = alone.compute(&[(0, 30), (50, 60)], plenty);
+    let (whole, _, whole_report) = alone.step(&[(0, 30), (50, 60)]);
+    assert_eq!(report.samples, 40);
+    let difference = relative_difference(&gradient, &whole);
+    assert!(difference < 1e-5, "{difference}");
+    assert!((report.loss - whole_report.loss).abs() < 1e-5);
+    assert_eq!(report.metric_sums, whole_report.metric_sums);
+}
+
+/// Where plain steps over these batches end.
+fn descended(alone: &mut Alone, batches: &[(u32, u32)], rate: f32) -> Vec<f32> {
+    for &batch in batches {
+        let (gradient, buffers, _) = alone.step(&[batch]);
+        alone.descend(&gradient, buffers, rate);
+    }
+    alone.parameters.clone()
+}
+
+#[test]
+fn local_steps_push_what_plain_steps_over_the_same_batches_change() {
+    let mut alone = Alone::new("resnet", &[("width", 4)], Codec::F32);
+    let start = alone.parameters.clone();
+    let local = LocalSteps { steps: 3, learning_rate: 0.05, momentum: 0.0, elastic: None };
+    let (change, buffers, report) = alone.compute(&[(0, 24)], Computation::Local(local));
+    assert_eq!(report.samples, 24);
+    let end = descended(&mut alone, &[(0, 8), (8, 16), (16, 24)], 0.05);
+    let expected: Vec<f32> = start.iter().zip(&end).map(|(start, end)| start - end).collect();
+    let difference = relative_difference(&change, &expected);
+    assert!(difference < 1e-4, "{difference}");
+    let difference = relative_difference(&buffers, &alone.buffers);
+    assert!(difference < 1e-4, "running statistics go on from step to step: {difference}");
+}
+
+#[test]
+fn an_agent_keeps_its_own_parameters_and_moves_half_way_to_the_hubs() {
+    let mut alone = Alone::new("lenet", &[], Codec::F32);
+    let hub = alone.parameters.clone();
+    let local = LocalSteps { steps: 2, learning_rate: 0.1, momentum: 0.0, elastic: Some(0.5) };
+    let pushes = [(0, 16), (16, 32)].map(|span| alone.compute(&[span], Computation::Local(local)).0);
+    // The same with plain steps from where the agent should be.
+    let end = descended(&mut alone, &[(0, 8), (8, 16)], 0.1);
+    let half_way: Vec<f32> = end.iter().zip(&hub).map(|(end, hub)| 0.5 * (end + hub)).collect();
+    alone.parameters = half_way;
+    alone.version = alone.version.next();
+    alone.ship(1 << 20);
+    let second_end = descended(&mut alone, &[(16, 24), (24, 32)], 0.1);
+    for (push, end) in pushes.iter().zip([end, second_end]) {
+        let expected: Vec<f32> = hub.iter().zip(&end).map(|(hub, end)| 0.5 * (hub - end)).collect();
+        let difference = relative_difference(push, &expected);
+        assert!(difference < 1e-4, "{difference}");
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use omnilearn_wire::{Codec, JobId, Layout};
 
+pub use crate::mode::{Balance, Local, Mode};
 use crate::optimizer::OptimizerConfig;
 use crate::schedule::ScheduleConfig;
 
@@ -25,7 +26,7 @@ pub struct JobConfig {
     pub codec: Codec,
     /// How agents are synchronised.
     pub mode: Mode,
-    /// B, samples behind one BSP step. In ASP the sum of the agents' local batches.
+    /// B, samples behind one BSP step; in other modes the sum of the agents' local batches.
     pub global_batch: u32,
     /// How the global batch is split over agents.
     pub batching: Batching,
@@ -54,20 +55,6 @@ pub struct JobConfig {
     pub wait_for_agents: u32,
     /// Time after which the first step no longer waits for more than [`JobConfig::agents_min`] agents.
     pub wait_timeout: Duration,
-}
-
-/// How agents are synchronised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Bulk synchronous: a step is the mean over one global batch, behind a barrier.
-    Bsp,
-    /// Asynchronous: each gradient is applied on arrival.
-    Asp {
-        /// Largest staleness that is applied; an older gradient is refused and its samples are issued again.
-        staleness_max: Option<u64>,
-        /// Divide a gradient by its staleness + 1 (DynSGD).
-        damping: bool,
-    },
 }
 
 /// How the global batch is split over agents.
@@ -218,6 +205,7 @@ impl JobConfig {
                 return Err(ConfigError::NoAccuracy);
             }
         }
+        self.mode.validate(self.global_batch)?;
         self.optimizer.validate()?;
         self.schedule.validate()
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use omnilearn_wire::message::Span;
+use omnilearn_wire::message::{Computation, LocalSteps, Span};
 use omnilearn_wire::{AgentId, AssignmentId, Version};
 
 use crate::Now;
@@ -12,17 +12,28 @@ use crate::push::PushError;
 /// Closed assignments remembered. A push for an older one is refused as unknown.
 const CLOSED_MAX: usize = 4096;
 
-/// One gradient to compute.
+/// One update to compute.
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     pub(crate) id: AssignmentId,
     pub(crate) agent: AgentId,
     pub(crate) version: Version,
     pub(crate) spans: Vec<Span>,
-    /// b_k, the weight of its gradient.
+    /// The samples in the spans; the weight of its update, where not fewer were done.
     pub(crate) samples: u32,
+    pub(crate) computation: Computation,
     /// When it was issued, or when its push last made progress.
     pub(crate) progress: Now,
+}
+
+impl Assignment {
+    /// The most samples that its agent is asked to take at once.
+    pub(crate) fn local_batch(&self) -> u32 {
+        match self.computation {
+            Computation::Gradient | Computation::Timed { .. } => self.samples,
+            Computation::Local(LocalSteps { steps, .. }) => self.samples.div_ceil(steps.max(1)),
+        }
+    }
 }
 
 /// What became of an assignment.
@@ -53,6 +64,10 @@ impl Ledger {
 
     pub(crate) fn open(&mut self, assignment: Assignment) {
         self.open.insert(assignment.id, assignment);
+    }
+
+    pub(crate) fn get(&self, id: AssignmentId) -> Option<&Assignment> {
+        self.open.get(&id)
     }
 
     pub(crate) fn all_open(&self) -> impl Iterator<Item = &Assignment> {

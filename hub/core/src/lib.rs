@@ -20,6 +20,7 @@ pub mod membership;
 mod clock;
 mod evaluation;
 mod ledger;
+mod mode;
 
 pub mod aggregate;
 pub mod model;

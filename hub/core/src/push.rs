@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use omnilearn_wire::message::StepReport;
+use omnilearn_wire::message::{Computation, StepReport};
 use omnilearn_wire::{AgentId, AssignmentId, Codec, Version};
 
 use crate::Now;
@@ -199,6 +199,13 @@ impl Uploads {
         }
         if report.metric_sums.len() != stream.metrics {
             return Err(PushError::Metrics { found: report.metric_sums.len(), expected: stream.metrics });
+        }
+        if let Ok(assignment) = ledger.find(agent, id) {
+            let (found, expected) = (report.samples, assignment.samples);
+            let may_be_fewer = matches!(assignment.computation, Computation::Timed { .. });
+            if found != expected && !(may_be_fewer && (1..expected).contains(&found)) {
+                return Err(PushError::Samples { found, expected });
+            }
         }
         let (rest, from) = match &upload.state {
             UploadState::Staged(staged) => (staged, stream.parameter_bytes as usize),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use omnilearn_wire::message::{PushOutcome, Span, StepTimings, Train};
+use omnilearn_wire::message::{Computation, PushOutcome, Span, StepTimings, Train};
 use omnilearn_wire::sampling::derive_seed;
 use omnilearn_wire::{AgentId, AssignmentId, Layout, Version};
 
@@ -11,7 +11,7 @@ use crate::action::{Action, Level, Outbox, StopReason};
 use crate::aggregate::Accumulator;
 use crate::batching::Batcher;
 use crate::clock::TrainingClock;
-use crate::config::{EvaluateEvery, JobConfig};
+use crate::config::{EvaluateEvery, JobConfig, Local};
 use crate::cursor::{Cursor, Which, samples_in};
 use crate::evaluation::Evaluation;
 use crate::ledger::{Assignment, Closed, Ledger};
@@ -38,6 +38,8 @@ pub(crate) struct State {
     optimizer: Optimizer,
     /// Made when it is first needed: ASP has no sums.
     sum: Option<Accumulator>,
+    /// Most samples that the updates in the sum may have together.
+    sum_samples_max: u32,
     pub(crate) cursor: Cursor,
     pub(crate) batcher: Batcher,
     pub(crate) members: Members,
@@ -57,6 +59,21 @@ pub(crate) struct State {
     throughput: VecDeque<(f64, u64)>, // training time in seconds and samples committed by then, per version
     ending: Option<StopReason>,
     pub(crate) finished: Option<StopReason>,
+}
+
+/// What to give an agent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    pub(crate) samples: u32,
+    pub(crate) which: Which,
+    pub(crate) computation: Computation,
+}
+
+impl Order {
+    /// One gradient over a local batch.
+    pub(crate) fn gradient(samples: u32) -> Order {
+        Order { samples, which: Which::ReturnedFirst, computation: Computation::Gradient }
+    }
 }
 
 /// A step that has just been applied.
@@ -88,6 +105,7 @@ impl State {
             model: Snapshot::new(parameters, buffers),
             optimizer: Optimizer::new(config.optimizer, config.clip_norm, &decay),
             sum: None,
+            sum_samples_max: config.global_batch,
             cursor: Cursor::new(config.train_samples),
             batcher: Batcher::new(config.batching, config.global_batch, config.batch_bounds),
             members: Members::default(),
@@ -158,8 +176,9 @@ impl State {
         self.out.push(Action::Record(Record::Batches(record)));
     }
 
-    /// Gives an agent without work a gradient to compute.
-    pub(crate) fn issue(&mut self, agent: AgentId, samples: u32, which: Which, now: Now) -> Option<AssignmentId> {
+    /// Gives an agent without work an update to compute.
+    pub(crate) fn issue(&mut self, agent: AgentId, order: Order, now: Now) -> Option<AssignmentId> {
+        let Order { samples, which, computation } = order;
         let member = self.members.get_mut(agent).filter(|member| member.work == Work::Idle)?;
         let spans = self.cursor.take(samples, which);
         let first = spans.first()?;
@@ -179,9 +198,11 @@ impl State {
             // From the samples, so that it does not depend on who got them.
             seed: derive_seed(self.config.seed, &[u64::from(first.epoch), u64::from(first.start), version.0]),
             spans: spans.clone(),
+            computation,
         };
         self.out.push(Action::Train { agent, work, parameters });
-        self.ledger.open(Assignment { id, agent, version, samples: samples_in(&spans), spans, progress: now });
+        let samples = samples_in(&spans);
+        self.ledger.open(Assignment { id, agent, version, samples, spans, computation, progress: now });
         Some(id)
     }
 
@@ -203,15 +224,26 @@ impl State {
         self.cursor.give_back(spans);
     }
 
-    fn sum<'a>(sum: &'a mut Option<Accumulator>, layout: &Layout, global_batch: u32) -> &'a mut Accumulator {
-        // No local batches sum to more, whatever the agents.
-        sum.get_or_insert_with(|| Accumulator::new(&tensor_elements(layout), global_batch))
+    fn sum<'a>(sum: &'a mut Option<Accumulator>, layout: &Layout, samples_max: u32) -> &'a mut Accumulator {
+        sum.get_or_insert_with(|| Accumulator::new(&tensor_elements(layout), samples_max))
+    }
+
+    /// Makes room for updates of so many samples together in the round's sum. Without a call there is room for the global
+    /// batch, which no split of it exceeds. Returns for how many samples there is room: a sum that is not empty stays as it is.
+    pub(crate) fn make_room_in_sum(&mut self, samples: u32) -> u32 {
+        let is_empty = self.sum.as_ref().is_none_or(|sum| !sum.is_dirty());
+        if samples > self.sum_samples_max && is_empty {
+            // The sum rounds up to a power of two anyway, and so is made anew more rarely.
+            self.sum_samples_max = samples.checked_next_power_of_two().unwrap_or(u32::MAX);
+            self.sum = None;
+        }
+        self.sum_samples_max
     }
 
     /// Adds a whole staged gradient to the round's sum.
     pub(crate) fn add_to_sum(&mut self, staged: &[u8], samples: u32) -> Result<(), PushError> {
         let gradient = &staged[..self.stream.parameter_bytes as usize];
-        let sum = State::sum(&mut self.sum, &self.layout, self.config.global_batch);
+        let sum = State::sum(&mut self.sum, &self.layout, self.sum_samples_max);
         let added = sum.add_encoded(0, self.config.codec, gradient, samples);
         added.map_err(|error| PushError::from_add(error, &self.layout))
     }
@@ -223,9 +255,9 @@ impl State {
         piece: (u64, &[u8]),
         now: Now,
     ) -> Result<bool, PushError> {
-        let State { uploads, ledger, stream, sum, layout, config, .. } = self;
+        let State { uploads, ledger, stream, sum, sum_samples_max, layout, config, .. } = self;
         let add = |start: usize, bytes: &[u8], samples: u32| {
-            let added = State::sum(sum, layout, config.global_batch).add_encoded(start, config.codec, bytes, samples);
+            let added = State::sum(sum, layout, *sum_samples_max).add_encoded(start, config.codec, bytes, samples);
             added.map_err(|error| PushError::from_add(error, layout))
         };
         uploads.chunk(ledger, *stream, (agent, id), piece, add, now)
@@ -261,8 +293,22 @@ impl State {
     }
 
     fn rate_at(&self, version: Version) -> f64 {
-        let part = f64::from(self.batcher.effective_global_batch()) / f64::from(self.config.global_batch);
-        self.config.schedule.learning_rate(version.0) * part
+        match self.config.mode.local() {
+            // A step takes over what local steps have changed, and those follow the schedule.
+            Some(_) => self.config.schedule.learning_rate,
+            None => self.config.schedule.learning_rate(version.0) * self.part_of_global_batch(),
+        }
+    }
+
+    fn part_of_global_batch(&self) -> f64 {
+        f64::from(self.batcher.effective_global_batch()) / f64::from(self.config.global_batch)
+    }
+
+    /// Learning rate of local steps from the present version on.
+    pub(crate) fn local_learning_rate(&self, local: Local) -> f64 {
+        let schedule = &self.config.schedule;
+        let shape = schedule.learning_rate(self.model.version.0) / schedule.learning_rate;
+        local.learning_rate * shape * self.part_of_global_batch()
     }
 
     pub(crate) fn optimizer(&self) -> &Optimizer {
@@ -293,8 +339,17 @@ impl State {
     /// Tells the batcher of a step's time.
     pub(crate) fn observe(&mut self, agent: AgentId, samples: u32, timings: &StepTimings) {
         if !timings.warm_up {
-            self.batcher.observe(agent, samples, timings.sustained_s());
+            self.observe_time(agent, samples, timings.sustained_s());
         }
+    }
+
+    /// The batcher knows one local batch and its time, however many an update takes.
+    pub(crate) fn observe_time(&mut self, agent: AgentId, samples: u32, seconds: f64) {
+        if !self.config.mode.follows_times() {
+            return;
+        }
+        let steps = self.config.mode.local_steps();
+        self.batcher.observe(agent, samples / steps, seconds / f64::from(steps));
     }
 
     /// After a step: its record, and what it makes due.

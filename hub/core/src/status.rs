@@ -81,6 +81,15 @@ pub enum Waiting {
         /// The deadline, in time since the job started, if nothing more arrives.
         until: Now,
     },
+    /// Others are so far ahead of these that they must wait.
+    Lead {
+        /// The slowest.
+        agents: Vec<(AgentId, String)>,
+        /// How many wait.
+        waiting: u32,
+        /// Pushes that they may be ahead.
+        lead_max: u64,
+    },
     /// Shares of an evaluation.
     Evaluation {
         /// Those working on one.
@@ -108,6 +117,11 @@ impl fmt::Display for Waiting {
                 "waiting for updates of {}: {accepted} in, {quorum} will do from {:.1} s on",
                 names(agents),
                 until.as_secs_f64()
+            ),
+            Waiting::Lead { agents, waiting, lead_max } => write!(
+                formatter,
+                "waiting for a push of {}: {waiting} others are more than lead_max = {lead_max} ahead",
+                names(agents)
             ),
             Waiting::Evaluation { agents, samples } if agents.is_empty() => {
                 write!(formatter, "waiting for an agent to evaluate {samples} samples")
@@ -198,6 +212,8 @@ pub struct Counters {
     pub abandoned: u64,
     /// Assignments given up because of a deadline.
     pub stragglers: u64,
+    /// Assignments given up because a round had enough updates without them.
+    pub left_out: u64,
     /// Samples that had to be issued again.
     pub samples_reissued: u64,
     /// Rounds that had to start over.

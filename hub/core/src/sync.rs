@@ -1,18 +1,39 @@
-//! When gradients are asked for and when they are applied: one rule per file, over one shared state.
+//! When updates are asked for and when they are applied: one rule per file, over one shared state.
+//!
+//! Two families share what their rules have in common. [`round`] makes one step of many updates: a file of this family says
+//! what agents are given and how many a round waits for. [`arrival`] makes a step of each update as it comes: a file says who
+//! may begin and how much an update counts. A rule that is neither implements [`SyncRule`] itself. `docs/rules.md` compares them.
 
 use std::fmt::Debug;
 
-use omnilearn_wire::AssignmentId;
+use omnilearn_wire::message::{Computation, LocalSteps};
+use omnilearn_wire::{AgentId, AssignmentId};
 
 use crate::Now;
-use crate::config::Mode;
+use crate::action::Level;
+use crate::config::{Local, Mode};
 use crate::ledger::Assignment;
 use crate::push::{PushError, Update};
+use crate::record::StepRecord;
 use crate::state::State;
 use crate::status::Waiting;
 
-mod asp;
+mod round;
+
+mod anytime;
+mod backup_workers;
 mod bsp;
+mod hop;
+mod local_sgd;
+
+mod arrival;
+mod clocks;
+
+mod asp;
+mod con_sgd;
+mod dyn_sgd;
+mod elastic_averaging;
+mod ssp;
 
 /// An assignment that will not be done.
 #[derive(Debug)]
@@ -50,14 +71,78 @@ pub(crate) trait SyncRule: Debug + Send {
     /// What it waits for.
     fn waiting(&self, state: &State) -> Option<Waiting>;
 
+    /// Samples that an agent is given for one step of its own.
+    fn local_batch(&self, state: &State, agent: AgentId) -> u32 {
+        state.batcher.batch(agent)
+    }
+
     /// Gives up everything under way.
     fn abandon(&mut self, state: &mut State, why: &PushError);
 }
 
 /// The rule of a mode.
 pub(crate) fn rule(mode: Mode) -> Box<dyn SyncRule> {
+    use arrival::Arrivals;
+    use round::Rounds;
     match mode {
-        Mode::Bsp => Box::new(bsp::Bsp::default()),
-        Mode::Asp { staleness_max, damping } => Box::new(asp::Asp::new(staleness_max, damping)),
+        Mode::Bsp => Box::new(Rounds::new(bsp::Bsp)),
+        Mode::BackupWorkers { backups } => Box::new(Rounds::new(backup_workers::BackupWorkers { backups })),
+        Mode::Hop { backups, staleness_max } => Box::new(Rounds::new(hop::Hop { backups, staleness_max })),
+        Mode::Anytime { compute_s } => Box::new(Rounds::new(anytime::Anytime::new(compute_s))),
+        Mode::LocalSgd { local, balance } => Box::new(Rounds::new(local_sgd::LocalSgd { local, balance })),
+        Mode::Asp { staleness_max, damping } => Box::new(Arrivals::new(asp::Asp { staleness_max, damping })),
+        Mode::Ssp { lead_max } => Box::new(Arrivals::new(ssp::Ssp { lead_max })),
+        Mode::ConSgd { lead_max, rate } => Box::new(Arrivals::new(con_sgd::ConSgd { lead_max, rate })),
+        Mode::DynSgd { lead_max } => Box::new(Arrivals::new(dyn_sgd::DynSgd { lead_max })),
+        Mode::ElasticAveraging { local, alpha } => {
+            Box::new(Arrivals::new(elastic_averaging::ElasticAveraging { local, alpha }))
+        }
+    }
+}
+
+/// What an agent is asked to do with its samples, where it makes local steps.
+fn local_steps(state: &State, local: Local, steps: u32, elastic: Option<f32>) -> Computation {
+    let learning_rate = state.local_learning_rate(local) as f32;
+    Computation::Local(LocalSteps { steps, learning_rate, momentum: local.momentum, elastic })
+}
+
+/// Open assignments without progress for the deadline.
+fn overdue(state: &State, now: Now) -> Vec<AssignmentId> {
+    let deadline = state.config.round_deadline;
+    let overdue = state.ledger.all_open().filter(|assignment| now >= assignment.progress + deadline);
+    overdue.map(|assignment| assignment.id).collect()
+}
+
+/// When the first of them will be.
+fn first_overdue(state: &State) -> Option<Now> {
+    let progress = state.ledger.all_open().map(|assignment| assignment.progress).min()?;
+    Some(progress + state.config.round_deadline)
+}
+
+/// Gives up an assignment whose agent missed a deadline, and the agent rests. Returns whether a part of it is in the sum.
+fn give_up_straggler(state: &mut State, now: Now, id: AssignmentId, why: PushError, message: &'static str) -> bool {
+    let Some((agent, added)) = state.give_up(id, why) else { return false };
+    state.counters.stragglers += 1;
+    state.members.missed(agent, now, state.config.round_deadline);
+    let (agent, name) = state.members.name(agent);
+    let fields = vec![("agent", agent.to_string()), ("name", name), ("assignment", id.to_string())];
+    state.out.notice(Level::Warn, message, fields);
+    added
+}
+
+/// The record of an update of this assignment; its version is that of the parameters that it was computed from.
+fn step_record(assignment: &Assignment, update: &mut Update, staleness: u64, now: Now) -> StepRecord {
+    StepRecord {
+        round: assignment.version.0,
+        version: assignment.version,
+        agent: assignment.agent,
+        assignment: assignment.id,
+        samples: assignment.samples,
+        spans: assignment.spans.clone(),
+        loss: update.report.loss,
+        metric_sums: std::mem::take(&mut update.report.metric_sums),
+        staleness,
+        timings: update.report.timings,
+        wall_s: now.as_secs_f64(),
     }
 }

@@ -128,7 +128,11 @@ impl Training {
 
     /// The job at a glance.
     pub fn status(&self, now: Now) -> Status {
-        self.state.status(now, self.rule.waiting(&self.state))
+        let mut status = self.state.status(now, self.rule.waiting(&self.state));
+        for agent in &mut status.agents {
+            agent.local_batch = self.rule.local_batch(&self.state, agent.agent);
+        }
+        status
     }
 
     /// The parameters as they are.
@@ -311,8 +315,9 @@ impl Training {
         let Some(assignment) = self.state.ledger.close(id, Closed::Void(PushError::Reissued)) else { return };
         let batch_min = self.state.config.batch_bounds.0;
         // A GPU that is out of memory may say so, or just be lost.
-        if matches!(failure, Failure::Memory | Failure::Device) && assignment.samples > batch_min {
-            self.state.batcher.limit(agent, (assignment.samples / 2).max(batch_min));
+        let local_batch = assignment.local_batch();
+        if matches!(failure, Failure::Memory | Failure::Device) && local_batch > batch_min {
+            self.state.batcher.limit(agent, (local_batch / 2).max(batch_min));
         } else {
             self.count_failure(now, agent, &reason);
         }

@@ -169,7 +169,8 @@ impl Agent {
         self.send(&AgentMessage::JobReady { job, ready }).await;
     }
 
-    async fn push(&mut self, job: JobId, assignment: AssignmentId, version: Version, gradient: &[u8]) {
+    async fn push(&mut self, job: JobId, work: (AssignmentId, Version, u32), gradient: &[u8]) {
+        let (assignment, version, samples) = work;
         let bytes = gradient.len() as u64;
         self.send(&AgentMessage::PushBegin { job, assignment, version, bytes }).await;
         for (index, chunk) in gradient.chunks(CHUNK_BYTES).enumerate() {
@@ -177,7 +178,7 @@ impl Agent {
             self.send(&AgentMessage::PushChunk { assignment, offset, bytes: chunk }).await;
         }
         let timings = StepTimings { compute_s: 0.01, cpu_s: 0.01, ..StepTimings::default() };
-        let report = StepReport { loss: 1.0, metric_sums: vec![0.0], timings };
+        let report = StepReport { loss: 1.0, metric_sums: vec![0.0], timings, samples };
         self.send(&AgentMessage::PushEnd { assignment, report }).await;
     }
 
@@ -208,7 +209,7 @@ impl Agent {
                     let values = parameters.as_chunks::<4>().0.iter();
                     let gradient: Vec<u8> =
                         values.flat_map(|bytes| (f32::from_le_bytes(*bytes) * 1e-3).to_le_bytes()).collect();
-                    self.push(job, work.assignment, work.version, &gradient).await;
+                    self.push(job, (work.assignment, work.version, work.samples()), &gradient).await;
                 }
                 HubMessage::Evaluate(work) => {
                     assert_eq!(held, Some(work.version));
@@ -469,7 +470,7 @@ async fn a_push_without_a_job_changes_nothing_and_is_counted() {
     let mut agent = Agent::connect(&hub, "pi", 1).await;
     hub.submit(KERNEL).await.unwrap();
     let offer = agent.offer().await;
-    agent.push(offer.job, AssignmentId(1), Version(0), &[0; 64]).await; // not ready yet
+    agent.push(offer.job, (AssignmentId(1), Version(0), 1), &[0; 64]).await; // not ready yet
     agent.say_ready(JobId(77)).await; // for another job
     let give_up = Instant::now() + Duration::from_secs(20);
     while hub.counter("reports_out_of_place").await < 4 {

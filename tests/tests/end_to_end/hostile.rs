@@ -106,7 +106,7 @@ fn wrong_lengths_versions_and_unknown_assignments_are_refused() {
     ] {
         let assignment = if known { train.assignment } else { AssignmentId(u64::MAX) };
         agent.send(&AgentMessage::PushBegin { job: number, assignment, version, bytes }).unwrap();
-        agent.send(&AgentMessage::PushEnd { assignment, report: report() }).unwrap();
+        agent.send(&AgentMessage::PushEnd { assignment, report: report(&train) }).unwrap();
         let reason = refusal(agent.outcome(assignment).unwrap());
         assert!(reason.contains(named), "{reason}");
         if known && named == "bytes" {

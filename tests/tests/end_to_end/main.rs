@@ -9,6 +9,7 @@ mod hostile;
 mod memory;
 mod overhead;
 mod quota;
+mod rules;
 mod signatures;
 mod train_step;
 mod training;

@@ -12,8 +12,8 @@ use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport,
-    StepTimings, Train,
+    AgentMessage, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span,
+    StepReport, StepTimings, Train,
 };
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
 use sha2::{Digest, Sha256};
@@ -269,6 +269,7 @@ pub(super) fn train(assignment: u64) -> HubMessage<'static> {
         version: Version(0),
         spans: vec![Span { epoch: 0, start: 0, end: 16 }],
         seed: assignment,
+        computation: Computation::Gradient,
     })
 }
 
@@ -406,7 +407,7 @@ impl Compute for FakeCompute {
             }
         }
         let timings = StepTimings { load_s: 1.0, compute_s: 2.0, encode_s: 3.0, ..StepTimings::default() };
-        Ok(StepReport { loss: 0.5, metric_sums: vec![8.0], timings })
+        Ok(StepReport { loss: 0.5, metric_sums: vec![8.0], timings, samples: 16 })
     }
 
     fn evaluate(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {

@@ -87,6 +87,14 @@ pub enum PushError {
         /// Metrics of the kernel.
         expected: usize,
     },
+    /// Not the samples that were asked for.
+    #[error("update is of {found} samples, the assignment is of {expected}")]
+    Samples {
+        /// Samples reported.
+        found: u32,
+        /// Samples assigned.
+        expected: u32,
+    },
     /// Too many steps were applied since the gradient's version.
     #[error("gradient is {staleness} steps old, at most {staleness_max} allowed")]
     TooStale {

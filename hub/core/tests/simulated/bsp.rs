@@ -170,6 +170,20 @@ fn below_the_quorum_it_waits_says_so_and_resumes_by_itself() {
 }
 
 #[test]
+fn a_round_that_cannot_reach_its_quorum_makes_way_for_agents_that_came_meanwhile() {
+    let mut config = config();
+    (config.wait_for_agents, config.agents_min) = (2, 2);
+    let mut cluster = Cluster::started(config, &[100.0; 2]);
+    cluster.agent(1).habit = Habit::Silent;
+    cluster.run_until(|cluster| cluster.outcomes.len() == 1);
+    cluster.join(2, 100.0);
+    cluster.run_to_version(1);
+    assert!(cluster.now < Duration::from_secs(31));
+    assert_eq!(cluster.steps.iter().map(|record| record.agent.0).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(cluster.training.status(cluster.now).counters.rounds_reopened, 1);
+}
+
+#[test]
 fn the_first_step_waits_for_the_agents_expected_or_the_timeout() {
     let mut config = config();
     (config.wait_for_agents, config.wait_timeout) = (3, Duration::from_secs(20));

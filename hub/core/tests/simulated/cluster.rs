@@ -16,7 +16,7 @@ use omnilearn_hub_core::schedule::ScheduleConfig;
 use omnilearn_hub_core::{Action, Event, Now, Record, Snapshot, Training};
 use omnilearn_wire::layout::TensorShape;
 use omnilearn_wire::message::{
-    CalibrationPoint, Failure, JobReady, Machine, PushOutcome, StepReport, StepTimings, Train,
+    CalibrationPoint, Computation, Failure, JobReady, LocalSteps, Machine, PushOutcome, StepReport, StepTimings, Train,
 };
 use omnilearn_wire::sampling::{SplitMix64, derive_seed, permutation};
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Layout, Version};
@@ -81,8 +81,23 @@ pub(crate) struct SimulatedAgent {
     pub(crate) rate: f64,
     pub(crate) habit: Habit,
     connected: bool,
+    /// Parameters of its own, where it keeps such.
+    pub(crate) own: Option<Vec<f32>>,
     held: Option<Snapshot>,
     cancelled: BTreeSet<AssignmentId>,
+    /// When it will have computed what it was given.
+    free_s: f64,
+}
+
+/// What an assignment made.
+#[derive(Clone, Debug)]
+pub(crate) struct Computed {
+    pub(crate) loss: f32,
+    pub(crate) gradient: Vec<f32>,
+    pub(crate) samples: u32,
+    pub(crate) compute_s: f64,
+    /// When its agent is done with what it had before.
+    begins_s: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +112,7 @@ pub(crate) struct Cluster {
     pub(crate) agents: BTreeMap<AgentId, SimulatedAgent>,
     pub(crate) work: BTreeMap<AssignmentId, (AgentId, Train)>,
     evaluations: BTreeMap<AssignmentId, (u32, u32)>,
-    gradients: BTreeMap<AssignmentId, (f32, Vec<f32>)>,
+    pub(crate) computed: BTreeMap<AssignmentId, Computed>,
     due: BinaryHeap<Reverse<(Now, u64, Due)>>,
     sequence: u64,
     pub(crate) steps: Vec<StepRecord>,
@@ -132,7 +147,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             work: BTreeMap::new(),
             evaluations: BTreeMap::new(),
-            gradients: BTreeMap::new(),
+            computed: BTreeMap::new(),
             due: BinaryHeap::new(),
             sequence: 0,
             steps: Vec::new(),
@@ -177,8 +192,10 @@ impl Cluster {
             rate,
             habit: Habit::Good,
             connected: true,
+            own: None,
             held: None,
             cancelled: BTreeSet::new(),
+            free_s: 0.0,
         };
         self.agents.insert(AgentId(agent), simulated);
         let test_samples = self.config.test_samples;
@@ -219,7 +236,7 @@ impl Cluster {
         self.perform(actions);
     }
 
-    fn samples(&mut self, work: &Train) -> Vec<u32> {
+    pub(crate) fn samples(&mut self, work: &Train) -> Vec<u32> {
         let (seed, samples) = (self.config.seed, self.config.train_samples);
         let mut indices = Vec::new();
         for span in &work.spans {
@@ -229,12 +246,31 @@ impl Cluster {
         indices
     }
 
-    fn gradient(&mut self, agent: AgentId, work: &Train) -> (f32, Vec<f32>) {
-        let samples = self.samples(work);
-        let held = self.agents[&agent].held.as_ref().unwrap();
+    fn compute(&mut self, agent: AgentId, work: &Train) -> Computed {
+        let mut samples = self.samples(work);
+        let simulated = self.agents.get_mut(&agent).unwrap();
+        let held = simulated.held.as_ref().unwrap();
         assert_eq!(held.version, work.version, "the agent was sent the parameters of its work");
-        let parameters: Vec<f32> = held.parameters.iter().flat_map(|block| block.iter().copied()).collect();
-        mean_gradient(&parameters, &samples)
+        let hub: Vec<f32> = held.parameters.iter().flat_map(|block| block.iter().copied()).collect();
+        if let Computation::Timed { compute_s } = work.computation {
+            let fits = (f64::from(compute_s) - simulated.offset_s) * simulated.rate;
+            samples.truncate((fits.max(1.0) as usize).min(samples.len()));
+        }
+        let compute_s = simulated.offset_s + samples.len() as f64 / simulated.rate;
+        let (loss, gradient) = match work.computation {
+            Computation::Gradient | Computation::Timed { .. } => mean_gradient(&hub, &samples),
+            Computation::Local(LocalSteps { steps, learning_rate, momentum, elastic }) => {
+                let own = simulated.own.take().filter(|_| elastic.is_some()).unwrap_or_else(|| hub.clone());
+                let batch = samples.len().div_ceil(steps as usize);
+                let (losses, own) = descend(own, samples.chunks(batch), learning_rate, momentum);
+                let part = elastic.unwrap_or(1.0);
+                let change: Vec<f32> = hub.iter().zip(&own).map(|(hub, own)| part * (hub - own)).collect();
+                let moved = own.iter().zip(&change).map(|(own, change)| own + change).collect();
+                simulated.own = elastic.map(|_| moved);
+                (losses, change)
+            }
+        };
+        Computed { loss, gradient, samples: samples.len() as u32, compute_s, begins_s: 0.0 }
     }
 
     fn schedule(&mut self, after_s: f64, due: Due) {
@@ -247,13 +283,17 @@ impl Cluster {
             match action {
                 Action::Train { agent, work, parameters } => {
                     let id = work.assignment;
-                    let batch: u32 = work.spans.iter().map(|span| span.len()).sum();
                     let simulated = self.agents.get_mut(&agent).unwrap();
                     assert!(simulated.connected, "work for an agent that is gone");
                     simulated.held = parameters.or(simulated.held.take());
-                    let after_s = simulated.offset_s + f64::from(batch) / simulated.rate;
-                    let gradient = self.gradient(agent, &work);
-                    self.gradients.insert(id, gradient);
+                    let mut computed = self.compute(agent, &work);
+                    let now_s = self.now.as_secs_f64();
+                    let simulated = self.agents.get_mut(&agent).unwrap();
+                    // What was taken back while it was computed is computed to its end all the same.
+                    computed.begins_s = simulated.free_s.max(now_s);
+                    simulated.free_s = computed.begins_s + computed.compute_s;
+                    let after_s = simulated.free_s - now_s;
+                    self.computed.insert(id, computed);
                     self.work.insert(id, (agent, work));
                     self.schedule(after_s, Due::Push(agent, id));
                 }
@@ -267,7 +307,12 @@ impl Cluster {
                 }
                 Action::Outcome { assignment, outcome, .. } => self.outcomes.push((assignment, outcome)),
                 Action::Cancel { agent, assignment } => {
-                    self.agents.get_mut(&agent).unwrap().cancelled.insert(assignment);
+                    let simulated = self.agents.get_mut(&agent).unwrap();
+                    simulated.cancelled.insert(assignment);
+                    let begins_s = self.computed.get(&assignment).map_or(0.0, |computed| computed.begins_s);
+                    if begins_s > self.now.as_secs_f64() {
+                        simulated.free_s = begins_s; // not begun, and never will be
+                    }
                 }
                 Action::Record(Record::Step(record)) => self.steps.push(record),
                 Action::Record(Record::Round(record)) => self.rounds.push(record),
@@ -283,18 +328,15 @@ impl Cluster {
 
     pub(crate) fn encoded(&self, id: AssignmentId) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.config.codec.encode_into(&self.gradients[&id].1, &mut bytes);
+        self.config.codec.encode_into(&self.computed[&id].gradient, &mut bytes);
         Codec::F32.encode_into(&[f32::from(id.0 as u16), 1.0], &mut bytes);
         bytes
     }
 
     pub(crate) fn report(&self, id: AssignmentId) -> StepReport {
-        let (agent, work) = &self.work[&id];
-        let batch: u32 = work.spans.iter().map(|span| span.len()).sum();
-        let simulated = &self.agents[agent];
-        let compute_s = (simulated.offset_s + f64::from(batch) / simulated.rate) as f32;
-        let timings = StepTimings { compute_s, ..StepTimings::default() };
-        StepReport { loss: self.gradients[&id].0, metric_sums: vec![0.0], timings }
+        let Computed { loss, samples, compute_s, .. } = self.computed[&id];
+        let timings = StepTimings { compute_s: compute_s as f32, ..StepTimings::default() };
+        StepReport { loss, metric_sums: vec![0.0], timings, samples }
     }
 
     pub(crate) fn begin(&mut self, agent: u32, assignment: AssignmentId, version: Version, bytes: u64) {
@@ -417,7 +459,7 @@ impl Cluster {
     pub(crate) fn coverage(&self, epoch: u32) -> Vec<u32> {
         let mut counts = vec![0; self.config.train_samples as usize];
         for record in &self.steps {
-            for span in self.work[&record.assignment].1.spans.iter().filter(|span| span.epoch == epoch) {
+            for span in record.spans.iter().filter(|span| span.epoch == epoch) {
                 (span.start..span.end).for_each(|position| counts[position as usize] += 1);
             }
         }
@@ -437,6 +479,26 @@ impl Cluster {
         });
         refused.collect()
     }
+}
+
+/// SGD over batches: m ← μm + g, θ ← θ − ηm, m from zero. The mean loss and where it ends.
+pub(crate) fn descend<'a>(
+    mut parameters: Vec<f32>,
+    batches: impl Iterator<Item = &'a [u32]>,
+    learning_rate: f32,
+    momentum: f32,
+) -> (f32, Vec<f32>) {
+    let mut velocity = vec![0.0f32; parameters.len()];
+    let (mut losses, mut count) = (0.0, 0);
+    for batch in batches {
+        let (loss, gradient) = mean_gradient(&parameters, batch);
+        (losses, count) = (losses + loss * batch.len() as f32, count + batch.len());
+        for ((parameter, velocity), gradient) in parameters.iter_mut().zip(&mut velocity).zip(gradient) {
+            *velocity = momentum * *velocity + gradient;
+            *parameter -= learning_rate * *velocity;
+        }
+    }
+    (losses / count as f32, parameters)
 }
 
 /// Mean loss and gradient over samples.

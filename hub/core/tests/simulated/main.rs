@@ -1,6 +1,7 @@
 //! A job under a virtual clock: agents of given speeds, real gradients of a tiny model, and everything that can go wrong.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod arrivals;
 mod asp;
 mod bsp;
 mod cluster;
@@ -8,3 +9,5 @@ mod evaluation;
 mod failures;
 mod large_models;
 mod pushes;
+mod rounds;
+mod rules;

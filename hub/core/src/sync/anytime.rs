@@ -1,0 +1,90 @@
+//! Fixed computing time: each agent contributes as many samples as it manages, so that nobody waits and no work is lost.
+//!
+//! - Step: θ ← step(θ, Σ (b_k/Σb)·g_k), g_k the mean gradient over the b_k samples that agent k has done.
+//! - An agent is given an upper bound: at first its batch, then twice what it did the last time. What it has not done is given
+//!   back and done by others, so every sample still counts once. b_k is the agent's word, but never more than it was given.
+//! - Source: Ferdinand, Al-Lawati, Draper, Nokleby, "Anytime Minibatch: Exploiting Stragglers in Online Distributed
+//!   Optimization" (ICLR 2019), with SGD in place of dual averaging, and the hub in place of rounds of consensus.
+
+use std::collections::BTreeMap;
+
+use omnilearn_wire::AgentId;
+use omnilearn_wire::message::{Computation, Span};
+
+use super::round::RoundPlan;
+use crate::cursor::Which;
+use crate::state::{Order, State};
+
+/// How much more than the last time an agent can do.
+const GROWTH: u32 = 2;
+
+#[derive(Debug)]
+pub(super) struct Anytime {
+    compute_s: f32,
+    /// Samples that each agent did the last time.
+    done: BTreeMap<AgentId, u32>,
+}
+
+impl Anytime {
+    pub(super) fn new(compute_s: f32) -> Anytime {
+        Anytime { compute_s, done: BTreeMap::new() }
+    }
+}
+
+impl RoundPlan for Anytime {
+    /// The weight of an update is known only when it is complete.
+    fn adds_pieces(&self) -> bool {
+        false
+    }
+
+    fn order(&self, state: &State, agent: AgentId, batch: u32) -> Order {
+        let (batch_min, batch_max) = state.config.batch_bounds;
+        let batch_max = state.batcher.batch_max(agent).map_or(batch_max, |max| max.min(batch_max));
+        let bound = self.done.get(&agent).map_or(batch, |done| done.saturating_mul(GROWTH));
+        let samples = bound.max(batch_min).min(batch_max);
+        let computation = Computation::Timed { compute_s: self.compute_s };
+        Order { samples, which: Which::ReturnedFirst, computation }
+    }
+
+    fn accepted(&mut self, agent: AgentId, samples: u32) {
+        self.done.insert(agent, samples);
+    }
+
+    /// Not the batcher's to set.
+    fn local_batch(&self, _state: &State, agent: AgentId) -> Option<u32> {
+        self.done.get(&agent).copied()
+    }
+}
+
+/// Cuts spans after so many samples.
+pub(super) fn cut(spans: Vec<Span>, samples: u32) -> (Vec<Span>, Vec<Span>) {
+    let (mut head, mut rest, mut missing) = (Vec::new(), Vec::new(), samples);
+    for span in spans {
+        let middle = span.start.saturating_add(missing).min(span.end);
+        missing -= middle - span.start;
+        let parts = [(&mut head, Span { end: middle, ..span }), (&mut rest, Span { start: middle, ..span })];
+        for (list, part) in parts {
+            if !part.is_empty() {
+                list.push(part);
+            }
+        }
+    }
+    (head, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_cut_after_a_number_of_samples() {
+        let span = |epoch, start, end| Span { epoch, start, end };
+        let spans = vec![span(0, 10, 14), span(0, 20, 22), span(1, 0, 5)];
+        assert_eq!(
+            cut(spans.clone(), 3),
+            (vec![span(0, 10, 13)], vec![span(0, 13, 14), span(0, 20, 22), span(1, 0, 5)])
+        );
+        assert_eq!(cut(spans.clone(), 6), (vec![span(0, 10, 14), span(0, 20, 22)], vec![span(1, 0, 5)]));
+        assert_eq!(cut(spans.clone(), 11), (spans, vec![]));
+    }
+}

@@ -1,0 +1,186 @@
+//! Rules that make a step of each update as it comes, and give its agent fresh parameters and new work at once, unless it is
+//! too far ahead of the others: θ ← step(θ, c·u). A rule says who may begin, and the coefficient c.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use omnilearn_wire::{AgentId, AssignmentId};
+
+use super::clocks::Clocks;
+use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
+use crate::Now;
+use crate::action::Action;
+use crate::aggregate::Scaled;
+use crate::buffers;
+use crate::cursor::Which;
+use crate::push::{PushError, Update};
+use crate::record::Record;
+use crate::state::{Order, State, Step};
+use crate::status::Waiting;
+
+/// What tells rules of this family apart.
+pub(super) trait ArrivalPlan: Debug + Send {
+    /// What an agent gets whose local batch is this.
+    fn order(&self, _state: &State, batch: u32) -> Order {
+        Order::gradient(batch)
+    }
+
+    /// c.
+    fn coefficient(&self, arrival: Arrival) -> f64;
+
+    /// Largest staleness that counts; an older update is refused, and its samples are issued again.
+    fn staleness_max(&self) -> Option<u64> {
+        None
+    }
+
+    /// How many pushes ahead of the slowest an agent may still begin one.
+    fn lead_max(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// An update as it arrives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    /// b_k.
+    samples: u32,
+    /// B.
+    global_batch: u32,
+    /// K.
+    agents: usize,
+    /// Versions since it was begun.
+    pub(super) staleness: u64,
+}
+
+impl Arrival {
+    /// b_k/B: K updates together weigh as much as one step over the global batch.
+    pub(super) fn share(self) -> f64 {
+        f64::from(self.samples) / f64::from(self.global_batch)
+    }
+
+    /// b_k·K/B: the mean over agents is 1.
+    pub(super) fn relative(self) -> f64 {
+        self.share() * self.agents()
+    }
+
+    /// K.
+    pub(super) fn agents(self) -> f64 {
+        self.agents as f64
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Arrivals<P> {
+    plan: P,
+    clocks: Clocks,
+    /// Agents whose last update was too old. They do not get samples that were given back, which may be their own: others are
+    /// more likely to bring those home.
+    stale: BTreeSet<AgentId>,
+    /// Agents without work because they are too far ahead.
+    ahead: u32,
+}
+
+impl<P: ArrivalPlan> Arrivals<P> {
+    pub(super) fn new(plan: P) -> Arrivals<P> {
+        Arrivals { plan, clocks: Clocks::default(), stale: BTreeSet::new(), ahead: 0 }
+    }
+
+    /// Work for those without, where they may begin.
+    fn give_out(&mut self, state: &mut State, now: Now) {
+        let batches = state.batcher.batches();
+        self.clocks.follow(&batches.iter().map(|&(agent, _)| agent).collect::<Vec<_>>());
+        self.ahead = 0;
+        for agent in state.members.idle(now) {
+            let batch = state.batcher.batch(agent);
+            if batch == 0 {
+                continue;
+            }
+            if self.plan.lead_max().is_some_and(|lead_max| !self.clocks.may_begin(agent, lead_max)) {
+                self.ahead += 1;
+                continue;
+            }
+            let order = self.plan.order(state, batch);
+            let which = if self.stale.contains(&agent) { Which::Fresh } else { order.which };
+            state.issue(agent, Order { which, ..order }, now);
+        }
+    }
+}
+
+impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
+    fn adds_pieces(&self) -> bool {
+        false
+    }
+
+    fn advance(&mut self, state: &mut State, now: Now) {
+        for id in overdue(state, now) {
+            let message = "an agent made no progress, its samples are issued again";
+            give_up_straggler(state, now, id, PushError::Overdue, message);
+        }
+        if state.is_ending() {
+            self.abandon(state, &PushError::JobOver);
+        }
+        if state.is_over() || state.evaluate_in_passing(now) || !state.may_start(now) {
+            return;
+        }
+        state.update_batches(now);
+        self.give_out(state, now);
+    }
+
+    fn update(&mut self, state: &mut State, now: Now, update: &mut Update) -> Result<(), PushError> {
+        let agent = update.assignment.agent;
+        let staleness = update.assignment.version.staleness_at(state.model.version);
+        if let Some(staleness_max) = self.plan.staleness_max().filter(|&staleness_max| staleness > staleness_max) {
+            // Its time is as good as any: without it, a controller would never hear of an agent that is always too slow.
+            state.observe(agent, update.assignment.samples, &update.report.timings);
+            self.stale.insert(agent);
+            return Err(PushError::TooStale { staleness, staleness_max });
+        }
+        let gradient = update.gradient.as_ref().ok_or(PushError::RoundClosed)?;
+        let samples = update.assignment.samples;
+        let global_batch = state.batcher.effective_global_batch();
+        let agents = state.batcher.batches().len().max(1);
+        let factor = self.plan.coefficient(Arrival { samples, global_batch, agents, staleness }) as f32;
+        let parameter_bytes = state.stream.parameter_bytes as usize;
+        let scaled = Scaled::new(state.config.codec, &gradient[..parameter_bytes], factor)
+            .map_err(|error| PushError::from_add(error, &state.layout))?;
+        let gradient_norm = state.apply(&scaled);
+        if !update.buffers.is_empty() {
+            let local_batch = update.assignment.local_batch();
+            buffers::blend(&mut state.model.buffers, &update.buffers, local_batch, global_batch);
+        }
+        let version = state.model.version;
+        state.accept(&update.assignment, version, staleness);
+        state.cursor.commit(&update.assignment.spans);
+        self.stale.remove(&agent);
+        self.clocks.tick(agent);
+        let mut record = step_record(&update.assignment.clone(), update, staleness, now);
+        record.version = version;
+        let loss = f64::from(record.loss);
+        state.count_accepted(agent, &record, update.bytes);
+        state.out.push(Action::Record(Record::Step(record)));
+        state.finish_step(now, Step { loss, samples, updates: 1, gradient_norm });
+        Ok(())
+    }
+
+    fn lost(&mut self, state: &mut State, _now: Now, lost: Lost) {
+        state.give_back(lost.assignment.spans);
+    }
+
+    fn progress(&mut self, _now: Now, _assignment: AssignmentId) {}
+
+    fn deadline(&self, state: &State) -> Option<Now> {
+        first_overdue(state)
+    }
+
+    fn waiting(&self, state: &State) -> Option<Waiting> {
+        let lead_max = self.plan.lead_max().filter(|_| self.ahead > 0)?;
+        let agents = self.clocks.behind().map(|agent| state.members.name(agent)).collect();
+        Some(Waiting::Lead { agents, waiting: self.ahead, lead_max })
+    }
+
+    fn abandon(&mut self, state: &mut State, why: &PushError) {
+        for id in state.ledger.all_open().map(|assignment| assignment.id).collect::<Vec<_>>() {
+            state.give_up(id, why.clone());
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! How far each agent is: the clocks of stale-synchronous rules.
+
+use std::collections::BTreeMap;
+
+use omnilearn_wire::AgentId;
+
+/// Updates of each agent that counted. An agent that comes, or comes back, begins where the slowest is, so that nobody waits
+/// for it to catch up.
+#[derive(Debug, Default)]
+pub(super) struct Clocks(BTreeMap<AgentId, u64>);
+
+impl Clocks {
+    /// Brings the clocks up to date for the agents that take part.
+    pub(super) fn follow(&mut self, agents: &[AgentId]) {
+        self.0.retain(|agent, _| agents.contains(agent));
+        let slowest = self.slowest();
+        for &agent in agents {
+            self.0.entry(agent).or_insert(slowest);
+        }
+    }
+
+    /// An update of the agent counted.
+    pub(super) fn tick(&mut self, agent: AgentId) {
+        if let Some(clock) = self.0.get_mut(&agent) {
+            *clock += 1;
+        }
+    }
+
+    fn slowest(&self) -> u64 {
+        self.0.values().min().copied().unwrap_or(0)
+    }
+
+    /// Whether an agent is so little ahead of the slowest that it may begin.
+    pub(super) fn may_begin(&self, agent: AgentId, lead_max: u64) -> bool {
+        self.0.get(&agent).is_some_and(|clock| clock - self.slowest() <= lead_max)
+    }
+
+    /// The agents that are furthest behind.
+    pub(super) fn behind(&self) -> impl Iterator<Item = AgentId> {
+        let slowest = self.slowest();
+        self.0.iter().filter(move |(_, clock)| **clock == slowest).map(|(&agent, _)| agent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_begins_more_than_the_lead_ahead_and_nobody_waits_for_newcomers() {
+        let [a, b, c] = [1, 2, 3].map(AgentId);
+        let mut clocks = Clocks::default();
+        clocks.follow(&[a, b]);
+        for _ in 0..3 {
+            assert!(clocks.may_begin(a, 2));
+            clocks.tick(a);
+        }
+        assert!(!clocks.may_begin(a, 2) && clocks.may_begin(b, 0) && !clocks.may_begin(c, 9));
+        clocks.tick(b);
+        clocks.follow(&[a, b, c]);
+        assert!(clocks.may_begin(a, 2) && clocks.may_begin(c, 0), "c begins where b is");
+        assert_eq!(clocks.behind().collect::<Vec<_>>(), [b, c]);
+        clocks.follow(&[a]);
+        assert!(clocks.may_begin(a, 0));
+    }
+}

@@ -92,6 +92,7 @@ pub(crate) struct Batcher {
     batch_max: BTreeMap<AgentId, u32>,
     /// What an agent's batches should be multiples of, where that is not 1.
     batch_step: BTreeMap<AgentId, u32>,
+    /// By agent.
     present: Vec<Place>,
     active: BTreeSet<AgentId>,
     outdated: Option<String>,
@@ -161,7 +162,7 @@ impl Batcher {
 
     /// The local batch of an agent; 0 if it has none.
     pub(crate) fn batch(&self, agent: AgentId) -> u32 {
-        self.present.iter().find(|place| place.agent == agent).map_or(0, |place| place.batch)
+        place_of(&self.present, agent).map_or(0, |place| place.batch)
     }
 
     pub(crate) fn batches(&self) -> Vec<(AgentId, u32)> {
@@ -274,6 +275,11 @@ impl Batcher {
         }
         places_now
     }
+}
+
+/// An agent's place among these, which are in the order of agents.
+pub(crate) fn place_of(places: &[Place], agent: AgentId) -> Option<&Place> {
+    places.binary_search_by_key(&agent, |place| place.agent).ok().map(|index| &places[index])
 }
 
 pub(crate) fn share(place: &Place, speed: Speed) -> Share {

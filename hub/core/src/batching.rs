@@ -13,6 +13,7 @@ use apportion::{Infeasible, Share};
 
 pub mod apportion;
 mod deadline;
+mod epoch;
 mod fit;
 mod proportional;
 mod static_;
@@ -110,6 +111,9 @@ impl Batcher {
             }
             Batching::Dynamic { controller: Controller::Deadline, dead_band, gain, start } => {
                 Box::new(deadline::Deadline::new(dead_band, gain, start))
+            }
+            Batching::Dynamic { controller: Controller::Epoch { samples }, dead_band, gain, start } => {
+                Box::new(epoch::Epoch::new(samples, dead_band, gain, start))
             }
         };
         Batcher {

@@ -84,7 +84,7 @@ pub(crate) struct Plan {
     kernel_bytes: u64,
     pub(crate) signatures: Signatures,
     settings: Vec<Setting>,
-    description: Arc<Description>,
+    pub(crate) description: Arc<Description>,
     first_values: Option<FirstValues>,
     created_s: f64,
 }

@@ -83,7 +83,7 @@ pub(crate) struct Plan {
     kernel_bytes: u64,
     pub(crate) signatures: Signatures,
     settings: Vec<Setting>,
-    description: Arc<Description>,
+    pub(crate) description: Arc<Description>,
     first_values: Option<FirstValues>,
     created_s: f64,
 }
@@ -319,7 +319,7 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
         codec: training.codec,
         mode,
         global_batch: training.global_batch,
-        batching: batching(file),
+        batching: batching(file, dataset.train_samples),
         shares: shares(file)?,
         batch_bounds: batch_bounds(file, dataset)?,
         optimizer: optimizer(file),
@@ -335,7 +335,7 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
     })
 }
 
-fn batching(file: &JobFile) -> Batching {
+fn batching(file: &JobFile, train_samples: u32) -> Batching {
     let batching = &file.batching;
     match batching.policy {
         PolicyName::Uniform => Batching::Uniform,
@@ -344,6 +344,7 @@ fn batching(file: &JobFile) -> Batching {
             controller: match batching.controller {
                 ControllerName::Proportional => Controller::Proportional,
                 ControllerName::Deadline => Controller::Deadline,
+                ControllerName::Epoch => Controller::Epoch { samples: train_samples },
             },
             dead_band: batching.dead_band,
             gain: batching.gain,

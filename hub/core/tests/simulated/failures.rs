@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use omnilearn_hub_core::config::StopConfig;
-use omnilearn_hub_core::status::AgentState;
+use omnilearn_hub_core::status::{AgentState, Waiting};
 use omnilearn_wire::message::Failure;
+use omnilearn_wire::sampling::SplitMix64;
 
 use crate::cluster::{Cluster, Habit, config};
 
@@ -85,4 +86,39 @@ fn running_out_of_memory_halves_the_batch_until_it_fits() {
 #[test]
 fn a_device_that_is_lost_works_on_with_smaller_batches() {
     halves_the_batch(Failure::Device);
+}
+
+/// The core counts who is here as it changes; whatever happens, that is what a look at every agent says.
+#[test]
+fn the_number_of_agents_that_are_ready_is_right_through_joins_failures_rests_and_departures() {
+    let mut config = config();
+    (config.agents_min, config.round_deadline) = (3, Duration::from_secs(2));
+    let mut cluster = Cluster::started(config, &[100.0, 80.0, 60.0, 40.0]);
+    let mut generator = SplitMix64::new(11);
+    let (mut waited, mut rested) = (0, 0);
+    for round in 0..600 {
+        let agent = generator.below(4) as u32;
+        match generator.below(6) {
+            0 => cluster.kill(agent),
+            1 => cluster.join(agent, 100.0),
+            2 => cluster.agent(agent).habit = Habit::Silent,
+            3 => cluster.agent(agent).habit = Habit::Fails(Failure::Trap),
+            _ => cluster.agent(agent).habit = Habit::Good,
+        }
+        for _ in 0..generator.below(8) {
+            cluster.step();
+        }
+        let status = cluster.training.status(cluster.now);
+        let resting = status.agents.iter().filter(|agent| matches!(agent.state, AgentState::Benched { .. })).count();
+        let able = status.agents.len() - resting;
+        rested += resting;
+        let ready = status.waiting.iter().find_map(|waiting| match waiting {
+            Waiting::Agents { ready, .. } => Some(*ready as usize),
+            _ => None,
+        });
+        assert!(ready.is_none_or(|ready| ready == able), "round {round}: {ready:?} {status:?}");
+        assert_eq!(ready.is_some(), able < 3, "round {round}: {status:?}");
+        waited += usize::from(ready.is_some());
+    }
+    assert!(waited > 50 && rested > 50, "{waited} {rested}");
 }

@@ -10,6 +10,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
             "name",
             "seed",
             "dataset",
+            "data",
             "kernel",
             "training",
             "batching",
@@ -21,6 +22,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
             "fleet",
         ],
     ),
+    ("data", &["augment", "partition", "parts", "alpha", "labels_per_agent"]),
     ("kernel", &["path", "weights", "weights_except", "settings"]),
     ("training", &["mode", "global_batch", "codec", "clip_norm"]),
     (

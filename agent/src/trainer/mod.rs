@@ -18,14 +18,15 @@ use omnilearn_kernel_host::{
     Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize, panic_text,
 };
 use omnilearn_wire::limits::CHUNK_BYTES;
-use omnilearn_wire::message::{Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
+use omnilearn_wire::message::{Evaluate, Failure, JobOffer, Span, StepReport, StepTimings, Train};
+use omnilearn_wire::sampling::augment_seed;
 use omnilearn_wire::{Codec, Version};
 
 pub use self::factory::TrainerFactory;
 use self::parameters::{ParameterStream, Parameters};
-use self::samples::{Epochs, input_shape};
+use self::samples::{Epochs, epochs_of};
 use self::threads::Threads;
-use crate::dataset::{Dataset, Split};
+use crate::dataset::{Augmenter, Batch as SampleBatch, Dataset, DatasetError, Part, Samples, Values, needs};
 use crate::engine::{Engine, Tensor};
 use crate::session::{Compute, ComputeError, Evaluation, ParameterPiece};
 
@@ -39,8 +40,10 @@ pub struct Trainer {
     instance: Option<Instance<Engine>>,
     description: Description,
     codec: Codec,
-    dataset: Dataset,
-    input_shape: Vec<usize>,
+    dataset: Samples,
+    /// What changes training images, and the seed that it follows.
+    augmenter: Option<Augmenter>,
+    seed: u64,
     epochs: Epochs,
     incoming: ParameterStream,
     /// Spent on decoding parameters since the last step.
@@ -76,6 +79,29 @@ struct Gradient {
     buffers: Vec<Tensor>,
 }
 
+/// What changes training images as the job says, if it says so.
+fn augmenter(offer: &JobOffer, dataset: &Dataset) -> Result<Option<Augmenter>, String> {
+    let augment = offer.augment;
+    if augment.is_none() {
+        return Ok(None);
+    }
+    let augmenter = Augmenter::new(&dataset.outline().form, augment.flip, augment.crop_padding);
+    augmenter.map(Some).ok_or_else(|| format!("data set `{}` cannot be augmented as the job says", offer.dataset))
+}
+
+/// The samples of each part, where the job divides the training set.
+fn members(offer: &JobOffer, dataset: &Dataset, samples: u32) -> Result<Option<Vec<Vec<u32>>>, String> {
+    let partition = &offer.partition;
+    if partition.parts().is_none() {
+        return Ok(None);
+    }
+    let strata = match partition.needs_strata() {
+        true => dataset.train().strata().map_err(|error| error.to_string())?,
+        false => Vec::new(),
+    };
+    partition.members(offer.seed, samples, &strata).map(Some).map_err(|error| error.to_string())
+}
+
 impl Trainer {
     /// Uses as many threads as these allow at the time of each step.
     pub(crate) fn with_threads(self, threads: Threads) -> Trainer {
@@ -100,7 +126,9 @@ impl Trainer {
         if layout.digest() != offer.layout_digest {
             return Err("the kernel describes other parameters here than at the hub".to_owned());
         }
-        let input_shape = input_shape(&description, dataset.spec())?;
+        let samples = dataset.samples(&needs(&description)).map_err(|error| error.to_string())?;
+        let augmenter = augmenter(offer, &dataset)?;
+        let members = members(offer, &dataset, samples.fit().train_samples)?;
         let sized = |shape: &[u32]| shape.iter().map(|&size| size as usize).collect::<Vec<_>>();
         let mut initial = initialize(&description, offer.seed).0.into_iter();
         let parameters = description
@@ -120,15 +148,15 @@ impl Trainer {
                 engine.floats(vec![buffer.initial; shape.iter().product()], &shape)
             })
             .collect();
-        let samples = u32::try_from(dataset.train().len()).map_err(|_| "the training set is too large".to_owned())?;
         Ok(Trainer {
             engine,
             instance: Some(instance),
             description,
             codec: offer.codec,
-            dataset,
-            input_shape,
-            epochs: Epochs::new(offer.seed, samples),
+            epochs: Epochs::new(offer.seed, samples.fit().train_samples, members),
+            dataset: samples,
+            augmenter,
+            seed: offer.seed,
             incoming: ParameterStream::new(layout, offer.codec),
             decode: Duration::ZERO,
             version: None,
@@ -142,8 +170,8 @@ impl Trainer {
         })
     }
 
-    /// The data set.
-    pub fn dataset(&self) -> &Dataset {
+    /// The data set as the kernel takes it.
+    pub fn dataset(&self) -> &Samples {
         &self.dataset
     }
 
@@ -169,11 +197,41 @@ impl Trainer {
     }
 
     /// Reads samples into tensors.
-    fn load(&self, split: &Split, samples: &[u32]) -> Result<(Tensor, Tensor), ComputeError> {
-        let (pixels, labels) = split.read(samples).map_err(|error| failed(Failure::Data, error.to_string()))?;
-        let mut shape = vec![samples.len()];
-        shape.extend(&self.input_shape);
-        Ok((self.engine.floats(pixels, &shape), self.engine.ints(labels, &[samples.len()])))
+    fn load(&self, part: &Part, samples: &[u32]) -> Result<(Tensor, Tensor), ComputeError> {
+        self.tensors(part.read(samples), samples.len())
+    }
+
+    /// Reads the training samples that spans name, changed where the job says so.
+    fn load_training(&mut self, spans: &[Span]) -> Result<(Tensor, Tensor, usize), ComputeError> {
+        let samples = self.epochs.samples(spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
+        let train = self.dataset.train();
+        let read = match &self.augmenter {
+            Some(augmenter) => {
+                let epochs = epochs_of(spans);
+                let seed = |index: usize| augment_seed(self.seed, epochs[index], samples[index]);
+                train.read_augmented(&samples, augmenter, seed)
+            }
+            None => train.read(&samples),
+        };
+        let (inputs, targets) = self.tensors(read, samples.len())?;
+        Ok((inputs, targets, samples.len()))
+    }
+
+    fn tensors(
+        &self,
+        read: Result<SampleBatch, DatasetError>,
+        samples: usize,
+    ) -> Result<(Tensor, Tensor), ComputeError> {
+        let SampleBatch { inputs, targets } = read.map_err(|error| failed(Failure::Data, error.to_string()))?;
+        let tensor = |values: Values, sample: &[usize]| {
+            let shape: Vec<usize> = std::iter::once(samples).chain(sample.iter().copied()).collect();
+            match values {
+                Values::F32(values) => self.engine.floats(values, &shape),
+                Values::I32(values) => self.engine.ints(values, &shape),
+            }
+        };
+        let fit = self.dataset.fit();
+        Ok((tensor(inputs, &fit.input_shape), tensor(targets, &fit.target_shape)))
     }
 
     /// Runs the kernel. A spent instance is replaced, so that the next assignment finds a sound one.
@@ -301,8 +359,7 @@ impl Trainer {
         self.check_version(work.version)?;
         self.threads.iter().for_each(Threads::follow_quota);
         let start = Instant::now();
-        let samples = self.epochs.samples(&work.spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
-        let (inputs, targets) = self.load(self.dataset.train(), &samples)?;
+        let (inputs, targets, samples) = self.load_training(&work.spans)?;
         let loaded = Instant::now();
         let mut gradient = self.differentiate(inputs, targets, work.seed)?;
         let computed = Instant::now();
@@ -316,7 +373,7 @@ impl Trainer {
                 *buffer = updated;
             }
         }
-        let new_size = self.batches_seen.insert(samples.len());
+        let new_size = self.batches_seen.insert(samples);
         let warm_up = new_size || self.steps < WARM_UP_STEPS;
         self.steps = self.steps.saturating_add(1);
         let compute = computed - loaded + std::mem::take(&mut self.decode);

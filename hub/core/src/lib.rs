@@ -24,6 +24,8 @@ mod ledger;
 pub mod aggregate;
 pub mod model;
 pub mod optimizer;
+pub mod partition;
+mod positions;
 pub mod push;
 pub mod schedule;
 

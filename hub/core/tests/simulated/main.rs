@@ -7,4 +7,5 @@ mod cluster;
 mod evaluation;
 mod failures;
 mod large_models;
+mod parts;
 mod pushes;

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use futures_util::{SinkExt, StreamExt};
 use omnilearn_agent::config::{AgentConfig, HubAddress};
+use omnilearn_agent::dataset::fetch::HubFiles;
 use omnilearn_agent::session::{
     Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, Usage, run_with,
 };
@@ -18,9 +19,10 @@ use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Computation, Evaluate, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport,
+    AgentMessage, Augment, Computation, Evaluate, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport,
     StepTimings, Train,
 };
+use omnilearn_wire::partition::Partition;
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
 use sha2::{Digest, Sha256};
 use tokio::net::{TcpListener, TcpStream};
@@ -42,7 +44,7 @@ impl ComputeFactory for Echo {
         Usage::default()
     }
 
-    fn prepare(&self, _: &JobOffer, _: &[u8]) -> Result<Prepared, String> {
+    fn prepare(&self, _: &JobOffer, _: &[u8], _: &mut dyn HubFiles) -> Result<Prepared, String> {
         let ready =
             JobReady { train_samples: 1, test_samples: 1, batch_max: None, batch_step: 1, calibration: Vec::new() };
         Ok(Prepared { compute: Box::new(EchoCompute(vec![0; self.0])), ready })
@@ -113,6 +115,9 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
         seed: 0,
         calibration_batches: Vec::new(),
         batch_bounds: (1, 1),
+        manifest: None,
+        augment: Augment::default(),
+        partition: Partition::Shared,
     };
     send(&mut socket, &HubMessage::JobOffer(offer)).await?;
     socket.flush().await?;

@@ -101,12 +101,16 @@ pub struct CheckArgs {
 /// What `run` and `probe` share.
 #[derive(Clone, Debug, Args)]
 pub struct MachineArgs {
-    /// Folder with data sets, each in a folder of its name; may be given more than once. The usual places come after.
+    /// Folder with data sets, each in a folder of its name, or a hub's `datasets` folder; may be given more than once. The usual
+    /// places come after.
     #[arg(long, value_name = "DIR", env = "OMNILEARN_DATA", value_delimiter = ':')]
     pub data: Vec<PathBuf>,
-    /// Folder for kernels and unpacked data sets; by default `omnilearn` in the user's cache folder.
+    /// Folder for kernels and data sets that were fetched or unpacked; by default `omnilearn` in the user's cache folder.
     #[arg(long, value_name = "DIR", env = "OMNILEARN_CACHE")]
     pub cache: Option<PathBuf>,
+    /// Most that data sets fetched from hubs may take in the cache folder, such as 2GiB; those used longest ago make way.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "10GiB", env = "OMNILEARN_DATA_CACHE_MAX")]
+    pub data_cache_max: u64,
     /// Compute threads; by default as many as the CPU quota and the cores allow, step by step: a quota that changes is followed.
     #[arg(long, value_name = "N", env = "OMNILEARN_THREADS")]
     pub threads: Option<NonZeroUsize>,
@@ -177,8 +181,9 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 impl MachineArgs {
     fn into_config(self, config: AgentConfig) -> AgentConfig {
-        let MachineArgs { data, cache, threads, device, memory_max } = self;
-        AgentConfig { data, cache: cache.unwrap_or(config.cache), threads, device, memory_max, ..config }
+        let MachineArgs { data, cache, data_cache_max, threads, device, memory_max } = self;
+        let cache = cache.unwrap_or(config.cache);
+        AgentConfig { data, cache, data_cache_max, threads, device, memory_max, ..config }
     }
 }
 
@@ -278,10 +283,13 @@ mod tests {
             "3",
             "--memory-max",
             "1GiB",
+            "--data-cache-max",
+            "2GiB",
             "--exit-when-done",
         ])
         .unwrap();
         assert_eq!((config.name.as_str(), config.data.len(), config.memory_max), ("pi.4", 2, Some(1 << 30)));
+        assert_eq!(config.data_cache_max, 2 << 30);
         assert_eq!(
             (config.cache, config.threads.map(NonZeroUsize::get), config.exit_when_done),
             ("/c".into(), Some(3), true)

@@ -14,6 +14,9 @@ use crate::trust::Trust;
 /// Where a hub takes agents, below its address.
 pub const AGENT_PATH: &str = "/agent";
 
+/// What data sets from hubs may take in the cache folder, unless told otherwise.
+pub const DATA_CACHE_MAX_DEFAULT: u64 = 10 << 30;
+
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
@@ -29,6 +32,8 @@ pub struct AgentConfig {
     pub data: Vec<PathBuf>,
     /// Folder for kernels and compiled code. Created where missing.
     pub cache: PathBuf,
+    /// Most bytes of data sets from hubs that are kept in the cache folder; what was used longest ago goes first.
+    pub data_cache_max: u64,
     /// Compute threads; by default what the CPU quota allows.
     pub threads: Option<NonZeroUsize>,
     /// What computes.
@@ -51,6 +56,7 @@ impl AgentConfig {
             trust: Trust::FirstUse,
             data: Vec::new(),
             cache: default_cache(),
+            data_cache_max: DATA_CACHE_MAX_DEFAULT,
             threads: None,
             device: DeviceChoice::default(),
             memory_max: None,

@@ -212,8 +212,11 @@ async fn submit_job(
             weights.ok_or_else(|| Refused(StatusCode::UNPROCESSABLE_ENTITY, missing_weights(&text).1))
         });
         let weights = weights.transpose()?;
-        Plan::new(&submission.job_file, Materials { kernel: &kernel, kernel_bytes, signatures, weights })
-            .map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
+        Plan::new(
+            &submission.job_file,
+            Materials { kernel: &kernel, kernel_bytes, signatures, weights, library: &gate.library },
+        )
+        .map_err(|error| Refused(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
     });
     let plan = Box::new(planned.await.map_err(|_| unavailable())??);
     let submitted = ask(&api, |reply| JobRequest::Submit { plan, reply }).await?;

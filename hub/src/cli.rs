@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::dataset_cli::DatasetCommand;
+
 /// Port of a hub unless told otherwise.
 const DEFAULT_HUB: &str = "http://127.0.0.1:7700";
 
@@ -101,6 +103,15 @@ pub(crate) enum Command {
     ///   omnilearn-hub kernel sign lenet.wasm --key author.key
     #[command(verbatim_doc_comment, subcommand)]
     Kernel(KernelCommand),
+
+    /// Add, list, verify and remove data sets.
+    ///
+    ///   omnilearn-hub dataset add flowers ~/pictures/flowers --size 64
+    ///   omnilearn-hub dataset list
+    ///
+    /// Agents need no copy: they fetch what a job names from the hub, and keep it in their cache.
+    #[command(verbatim_doc_comment, subcommand)]
+    Dataset(DatasetCommand),
 }
 
 #[derive(Debug, Subcommand)]

@@ -9,9 +9,10 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use omnilearn_datasets::{Library, to_hex};
 use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Hello, Welcome};
-use omnilearn_wire::limits::{FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, cut_reason};
+use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, cut_reason};
 use omnilearn_wire::message::{AgentMessage, HubMessage};
 use omnilearn_wire::{AgentId, frame};
 use tokio::sync::{Semaphore, mpsc};
@@ -42,6 +43,8 @@ pub(crate) struct Gate {
     /// Signs kernels.
     pub(crate) key: Arc<KeyPair>,
     pub(crate) kernels: KernelStore,
+    /// Data sets that were added at the hub.
+    pub(crate) library: Library,
     pub(crate) store: Store,
     pub(crate) counters: Arc<Counters>,
     pub(crate) inbox: mpsc::Sender<FromAgent>,
@@ -302,6 +305,10 @@ impl Conversation<'_> {
                 self.send_kernel(digest, offset).await?;
                 return Ok(true);
             }
+            AgentMessage::FetchData { digest, offset, bytes } => {
+                self.send_data(digest, offset, bytes).await?;
+                return Ok(true);
+            }
             AgentMessage::Leaving { reason } => {
                 tracing::info!(reason = cut_reason(reason), "agent leaves");
                 return Ok(false);
@@ -337,6 +344,25 @@ impl Conversation<'_> {
         };
         let offset = offset.min(component.len() as u64) as usize;
         self.outbound.kernel(digest, component, offset).map_err(|full| closing(close_code::POLICY, full.to_string()))
+    }
+}
+
+impl Conversation<'_> {
+    /// Answers with one piece, read from disk now: an agent that stops asking leaves nothing behind. One that asks for much without
+    /// taking it fills its queue and is closed as too slow.
+    async fn send_data(&self, digest: [u8; 32], offset: u64, bytes: u32) -> Result<(), Close> {
+        let library = self.gate.library.clone();
+        let bytes_max = (bytes as usize).min(CHUNK_BYTES);
+        let read = tokio::task::spawn_blocking(move || library.piece(&digest, offset, bytes_max)).await;
+        let (piece, total) = match read.map_err(|_| shutting_down())? {
+            Ok(found) => found.unwrap_or_default(), // a total of 0 says that it is not here
+            Err(error) => {
+                tracing::error!(file = to_hex(&digest), %error, "a file of a data set cannot be read");
+                (Vec::new(), 0)
+            }
+        };
+        let message = HubMessage::DataChunk { digest, offset, total, bytes: &piece };
+        self.outbound.ordered(&message, None).map_err(|full| closing(close_code::POLICY, full.to_string()))
     }
 }
 

@@ -54,6 +54,9 @@ pub struct JobFile {
     pub seed: u64,
     /// Name of the data set.
     pub dataset: String,
+    /// What is done with it.
+    #[serde(default)]
+    pub data: DataSection,
     /// What is trained.
     pub kernel: KernelSection,
     /// How steps are made.
@@ -104,6 +107,61 @@ pub struct JobFile {
     /// `mode = "elastic_averaging"`.
     #[serde(default)]
     pub elastic_averaging: ElasticAveragingSection,
+}
+
+/// `data.partition`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartitionName {
+    /// Every agent may be given any sample.
+    #[default]
+    Shared,
+    /// Equal parts at random.
+    Iid,
+    /// Parts whose mix of classes is drawn.
+    Dirichlet,
+    /// Parts of a few classes each.
+    Labels,
+    /// Parts of whole groups.
+    Key,
+}
+
+/// `data.augment`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AugmentSection {
+    /// Mirror images left to right, half of the time.
+    pub flip: bool,
+    /// Pixels around an image, from which a window of its size is cut.
+    pub crop_padding: u32,
+}
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataSection {
+    /// How training images are changed.
+    pub augment: AugmentSection,
+    /// How the training set is divided over agents.
+    pub partition: PartitionName,
+    /// Number of parts; by default the agents that the job waits for.
+    pub parts: Option<u32>,
+    /// How even the classes of `dirichlet` are.
+    pub alpha: f64,
+    /// Classes in each part of `labels`.
+    pub labels_per_agent: u32,
+}
+
+impl Default for DataSection {
+    fn default() -> Self {
+        DataSection {
+            augment: AugmentSection::default(),
+            partition: PartitionName::Shared,
+            parts: None,
+            alpha: 0.5,
+            labels_per_agent: 2,
+        }
+    }
 }
 
 /// `[kernel]`

@@ -10,6 +10,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
             "name",
             "seed",
             "dataset",
+            "data",
             "kernel",
             "training",
             "batching",
@@ -29,6 +30,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
             "elastic_averaging",
         ],
     ),
+    ("data", &["augment", "partition", "parts", "alpha", "labels_per_agent"]),
     ("kernel", &["path", "weights", "weights_except", "settings"]),
     ("training", &["mode", "global_batch", "codec", "clip_norm"]),
     (

@@ -1,6 +1,8 @@
 //! `omnilearn-hub`: serves, and talks to a hub that serves.
 
 mod cli;
+mod dataset_cli;
+mod dataset_commands;
 
 use std::io::IsTerminal;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Key(KeyCommand::New(new)) => key_new(&new.file),
         Command::Key(KeyCommand::Show(show)) => key_show(&show),
         Command::Kernel(KernelCommand::Sign(sign)) => kernel_sign(&sign),
+        Command::Dataset(command) => dataset_commands::run(&command),
     };
     result.unwrap_or_else(|error| {
         eprintln!("omnilearn-hub: {error:#}");

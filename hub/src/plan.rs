@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use omnilearn_datasets::{Fit, Library};
 use omnilearn_hub_core::Training;
 use omnilearn_hub_core::config::{
     Batching, ConfigError, Controller, EvaluateConfig, EvaluateEvery, JobConfig, Mode, Start, StopConfig,
 };
 use omnilearn_hub_core::optimizer::OptimizerConfig;
 use omnilearn_hub_core::schedule::{ScheduleConfig, ScheduleShape};
-use omnilearn_kernel_host::{Description, Kernel, KernelError, SettingInfo, initialize};
-use omnilearn_wire::dataset::{self, DatasetSpec};
+use omnilearn_kernel_host::{Description, Kernel, KernelError, initialize};
 use omnilearn_wire::layout::LayoutError;
 use omnilearn_wire::limits::{METRICS_MAX, NAME_BYTES_MAX, SETTINGS_MAX};
-use omnilearn_wire::message::{JobOffer, Setting, SettingValue};
+use omnilearn_wire::message::{JobOffer, Setting};
 use omnilearn_wire::{JobId, Layout};
 
 use crate::first_values::{self, FirstValues};
 use crate::given_weights::{GivenWeights, GivenWeightsError};
+use crate::job_data::JobData;
 use crate::job_file::{ControllerName, JobFile, JobFileError, OptimizerName, PolicyName, ScheduleName, StartName};
-use crate::job_keys::nearest;
 use crate::rule_sections;
 use crate::signing::Signatures;
 use crate::store::StoredJob;
@@ -71,6 +71,8 @@ pub(crate) struct Materials<'a> {
     pub(crate) signatures: Signatures,
     /// What the job begins with, if the file names any.
     pub(crate) weights: Option<GivenWeights>,
+    /// Data sets that were added at the hub.
+    pub(crate) library: &'a Library,
 }
 
 /// A job that can start.
@@ -83,6 +85,7 @@ pub(crate) struct Plan {
     kernel_bytes: u64,
     pub(crate) signatures: Signatures,
     settings: Vec<Setting>,
+    data: JobData,
     pub(crate) description: Arc<Description>,
     first_values: Option<FirstValues>,
     created_s: f64,
@@ -98,18 +101,17 @@ impl Plan {
     /// # Errors
     /// [`PlanError`] with the key and what to write instead.
     pub(crate) fn new(text: &str, materials: Materials<'_>) -> Result<Plan, PlanError> {
-        let Materials { kernel, kernel_bytes, signatures, weights } = materials;
+        let Materials { kernel, kernel_bytes, signatures, weights, library } = materials;
         let file = JobFile::parse(text)?;
         let settings = file.settings()?;
         if settings.len() > SETTINGS_MAX {
             return Err(value("[kernel.settings]", format!("more than {SETTINGS_MAX} settings")));
         }
-        let dataset = find_dataset(&file.dataset)?;
         let description = kernel.describe(&settings)?;
-        check_fit(&description, dataset)?;
-        check_classes(&kernel.settings()?, &settings, dataset)?;
+        check_names(&description)?;
+        let data = JobData::new(&file, library, &description, (&kernel.settings()?, &settings))?;
         let layout = description.layout()?;
-        let config = config(&file, dataset, &description)?;
+        let config = config(&file, &data, &description)?;
         config.validate()?;
         let first_values = first_values(&file, weights.as_ref(), &layout)?;
         Ok(Plan {
@@ -120,6 +122,7 @@ impl Plan {
             kernel_bytes,
             signatures,
             settings,
+            data,
             description: Arc::new(description),
             first_values,
             created_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
@@ -159,6 +162,9 @@ impl Plan {
             seed: self.config.seed,
             calibration_batches: self.calibration_batches(),
             batch_bounds: self.config.batch_bounds,
+            manifest: self.data.manifest,
+            augment: self.data.augment,
+            partition: self.data.partition.clone(),
         }
     }
 
@@ -234,35 +240,8 @@ fn first_values(
     }
 }
 
-fn find_dataset(name: &str) -> Result<&'static DatasetSpec, PlanError> {
-    dataset::find(name).ok_or_else(|| {
-        let known = || dataset::CATALOGUE.iter().map(|dataset| dataset.name);
-        let advice = match nearest(name, known()) {
-            Some(nearest) => format!("did you mean \"{nearest}\"?"),
-            None => format!("known: {}", known().collect::<Vec<_>>().join(", ")),
-        };
-        value("dataset", format!("no data set is named \"{name}\", {advice}"))
-    })
-}
-
-fn check_fit(description: &Description, dataset: &DatasetSpec) -> Result<(), PlanError> {
+fn check_names(description: &Description) -> Result<(), PlanError> {
     let mismatch = |problem: String| Err(PlanError::Mismatch { problem });
-    let name = dataset.name;
-    let [input] = &description.inputs[..] else {
-        return mismatch(format!("{name} has one input, the kernel takes {}", description.inputs.len()));
-    };
-    if input.shape != dataset.shape {
-        return mismatch(format!(
-            "samples of {name} have shape {:?}, the kernel takes {:?}",
-            dataset.shape, input.shape
-        ));
-    }
-    if !description.target.shape.is_empty() {
-        return mismatch(format!(
-            "targets of {name} are class numbers, the kernel takes shape {:?}",
-            description.target.shape
-        ));
-    }
     if description.metrics.len() > METRICS_MAX {
         return mismatch(format!(
             "the kernel has {} metrics, at most {METRICS_MAX} are taken",
@@ -279,30 +258,14 @@ fn check_fit(description: &Description, dataset: &DatasetSpec) -> Result<(), Pla
     Ok(())
 }
 
-/// A kernel whose outputs are classes has a setting of that name by convention; too few classes would trap at the first
-/// label beyond them, on an agent.
-fn check_classes(known: &[SettingInfo], given: &[Setting], dataset: &DatasetSpec) -> Result<(), PlanError> {
-    const CLASSES: &str = "classes";
-    let given = given.iter().find(|setting| setting.name == CLASSES).map(|setting| &setting.value);
-    let default = known.iter().find(|setting| setting.name == CLASSES).map(|setting| &setting.default);
-    match given.or(default) {
-        Some(SettingValue::Integer(classes)) if *classes < i64::from(dataset.classes) => Err(PlanError::Mismatch {
-            problem: format!(
-                "{} has {} classes, the kernel is set to {classes}; write `classes = {}` under [kernel.settings]",
-                dataset.name, dataset.classes, dataset.classes
-            ),
-        }),
-        _ => Ok(()),
-    }
-}
-
 fn seconds(key: &'static str, seconds: f64) -> Result<Duration, PlanError> {
     let fits =
         Duration::try_from_secs_f64(seconds).ok().filter(|duration| *duration <= Duration::from_secs(366 * 86_400));
     fits.ok_or_else(|| value(key, format!("{seconds} is no number of seconds between 0 and a year")))
 }
 
-fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> Result<JobConfig, PlanError> {
+fn config(file: &JobFile, data: &JobData, description: &Description) -> Result<JobConfig, PlanError> {
+    let fit = &data.fit;
     let name = file.display_name();
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(value("name", format!("must have 1 to {NAME_BYTES_MAX} bytes on one line")));
@@ -314,16 +277,17 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
         job: JobId(0), // given when the job is queued
         name,
         seed: file.seed,
-        train_samples: dataset.train_samples,
-        test_samples: dataset.test_samples,
+        train_samples: fit.train_samples,
+        test_samples: fit.test_samples,
+        parts: data.parts.clone(),
         codec: training.codec,
         mode,
         global_batch: training.global_batch,
-        batching: batching(file, dataset.train_samples),
+        batching: batching(file, fit.train_samples),
         shares: shares(file)?,
-        batch_bounds: batch_bounds(file, dataset)?,
+        batch_bounds: batch_bounds(file, fit)?,
         optimizer: optimizer(file),
-        schedule: schedule(file, &mode, &stop, dataset)?,
+        schedule: schedule(file, &mode, &stop, fit)?,
         clip_norm: training.clip_norm,
         agents_min: file.fleet.agents_min,
         round_deadline: seconds("[fleet] round_deadline_s", file.fleet.round_deadline_s)?,
@@ -364,11 +328,11 @@ fn shares(file: &JobFile) -> Result<BTreeMap<String, f64>, PlanError> {
     Ok(shares.clone())
 }
 
-fn batch_bounds(file: &JobFile, dataset: &DatasetSpec) -> Result<(u32, u32), PlanError> {
+fn batch_bounds(file: &JobFile, fit: &Fit) -> Result<(u32, u32), PlanError> {
     let (training, batching, fleet) = (&file.training, &file.batching, &file.fleet);
     let global_batch = training.global_batch;
-    if global_batch == 0 || global_batch > dataset.train_samples {
-        let problem = format!("{global_batch} is not between 1 and the {} training samples", dataset.train_samples);
+    if global_batch == 0 || global_batch > fit.train_samples {
+        let problem = format!("{global_batch} is not between 1 and the {} training samples", fit.train_samples);
         return Err(value("[training] global_batch", problem));
     }
     let (batch_min, batch_max) = (batching.batch_min, batching.batch_max.unwrap_or(global_batch));
@@ -420,12 +384,7 @@ fn optimizer(file: &JobFile) -> OptimizerConfig {
     }
 }
 
-fn schedule(
-    file: &JobFile,
-    mode: &Mode,
-    stop: &StopConfig,
-    dataset: &DatasetSpec,
-) -> Result<ScheduleConfig, PlanError> {
+fn schedule(file: &JobFile, mode: &Mode, stop: &StopConfig, fit: &Fit) -> Result<ScheduleConfig, PlanError> {
     let schedule = &file.schedule;
     let learning_rate = file.optimizer.learning_rate.unwrap_or(match file.optimizer.kind {
         OptimizerName::Sgd if file.training.mode.steps_locally() => 1.0,
@@ -440,7 +399,7 @@ fn schedule(
         ScheduleName::Step => ScheduleShape::Step { milestones: schedule.milestones.clone(), factor: schedule.factor },
         ScheduleName::Cosine => {
             let samples_per_step = f64::from(file.training.global_batch) * f64::from(mode.local_steps());
-            let steps_per_epoch = f64::from(dataset.train_samples) / samples_per_step;
+            let steps_per_epoch = f64::from(fit.train_samples) / samples_per_step;
             let by_epochs = stop.epochs.map(|epochs| (f64::from(epochs) * steps_per_epoch).ceil() as u64);
             let until_stop = [stop.steps, by_epochs].into_iter().flatten().min();
             let total_steps = schedule.total_steps.or(until_stop).ok_or_else(|| {

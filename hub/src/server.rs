@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use omnilearn_datasets::Library;
 use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::JobId;
 use tokio::net::TcpListener;
@@ -75,6 +76,7 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     tracing::info!(key = %key.public(), "kernels are signed with the hub's key");
     let kernels = KernelStore::new(store.clone());
     let weights = WeightsStore::new(store.clone());
+    let library = Library::at(&store.datasets());
     let counters = Arc::new(Counters::default());
     let (inbox, from_agents) = mpsc::channel(INBOX);
     let (jobs, requests) = mpsc::channel(REQUESTS);
@@ -88,8 +90,9 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     for stored in stored {
         let view = stored.view.clone();
         if view.state == JobState::Queued {
-            let (kernels, weights, key) = (kernels.clone(), weights.clone(), Arc::clone(&key));
-            let planned = tokio::task::spawn_blocking(move || requeue(&kernels, &weights, &key, stored));
+            let (kernels, weights, key, library) =
+                (kernels.clone(), weights.clone(), Arc::clone(&key), library.clone());
+            let planned = tokio::task::spawn_blocking(move || requeue(&kernels, &weights, &key, &library, stored));
             if let Ok(Some((view, plan))) = planned.await {
                 job_task.requeue(view, plan);
                 continue;
@@ -106,6 +109,7 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         token: config.token,
         key,
         kernels,
+        library,
         store: store.clone(),
         counters,
         inbox,
@@ -155,6 +159,7 @@ fn requeue(
     kernels: &KernelStore,
     weights: &WeightsStore,
     key: &KeyPair,
+    library: &Library,
     stored: StoredJob,
 ) -> Option<(JobView, Box<Plan>)> {
     let (kernel, kernel_bytes) = kernels.open(&stored.kernel)?;
@@ -163,8 +168,8 @@ fn requeue(
         Some(digest) => Some(weights.open(&digest)?),
         None => None,
     };
-    let mut plan =
-        Plan::new(&stored.job_file, Materials { kernel: &kernel, kernel_bytes, signatures, weights }).ok()?;
+    let materials = Materials { kernel: &kernel, kernel_bytes, signatures, weights, library };
+    let mut plan = Plan::new(&stored.job_file, materials).ok()?;
     plan.config.job = JobId(stored.view.id);
     Some((stored.view, Box::new(plan)))
 }

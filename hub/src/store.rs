@@ -17,7 +17,7 @@ use omnilearn_wire::{AgentId, JobId};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
-pub use folder::StoreError;
+pub use folder::{DATASETS, StoreError};
 
 use crate::limits::{STORE_INBOX, STORE_RESERVED};
 use crate::view::{self, BatchRow, EvaluationRow, JobState, JobView, RecordPage, RoundRow, StepRow};
@@ -225,6 +225,11 @@ impl Store {
     /// Where the hub's own key is kept.
     pub(crate) fn hub_key(&self) -> PathBuf {
         self.shared.folder.hub_key()
+    }
+
+    /// The folder of the data sets that were added.
+    pub(crate) fn datasets(&self) -> PathBuf {
+        self.shared.folder.datasets()
     }
 
     /// The folder of the weights that jobs begin with.

@@ -224,6 +224,19 @@ impl Cluster {
         self.folder.path()
     }
 
+    /// Runs `omnilearn-hub dataset` on the hub's state folder, and returns what it said.
+    ///
+    /// # Errors
+    /// What it said, if it failed.
+    pub fn dataset(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(programs()?.join("omnilearn-hub"));
+        command.arg("dataset").args(arguments).env("OMNILEARN_STATE", self.folder.path().join("state"));
+        let output = command.stdin(Stdio::null()).output()?;
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+        ensure!(output.status.success(), "omnilearn-hub dataset {}: {said}", arguments.join(" "));
+        Ok(said)
+    }
+
     /// Starts an agent of this name with one compute thread.
     ///
     /// # Errors

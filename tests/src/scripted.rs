@@ -155,5 +155,8 @@ fn no_offer() -> JobOffer {
         seed: 0,
         calibration_batches: Vec::new(),
         batch_bounds: (0, 0),
+        manifest: None,
+        augment: omnilearn_wire::message::Augment::default(),
+        partition: omnilearn_wire::partition::Partition::Shared,
     }
 }

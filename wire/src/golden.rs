@@ -4,9 +4,11 @@
 use crate::frame::{Message, decode, encode};
 use crate::handshake::{self, Hello, Welcome};
 use crate::message::{
-    AgentMessage, AgentName, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady,
-    KernelSignature, LocalSteps, Machine, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
+    AgentMessage, AgentName, Augment, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady,
+    KernelSignature, LocalSteps, Machine, ManifestRef, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings,
+    Train,
 };
+use crate::partition::Partition;
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
 
 fn hex(bytes: &[u8]) -> String {
@@ -85,6 +87,10 @@ fn every_agent_message_has_its_bytes() {
         check(AgentMessage::AssignmentFailed { assignment, failure, message: "why".to_owned() }, expected);
     }
     check(AgentMessage::Leaving { reason: "bye".to_owned() }, "0903627965");
+    check(
+        AgentMessage::FetchData { digest: [0xab; 32], offset: 300, bytes: 1 << 20 },
+        "0aababababababababababababababababababababababababababababababababac02808040",
+    );
 }
 
 #[test]
@@ -109,10 +115,13 @@ fn every_hub_message_has_its_bytes() {
         seed: 7,
         calibration_batches: vec![8, 300],
         batch_bounds: (1, 512),
+        manifest: Some(ManifestRef { digest: [0x3c; 32], bytes: 300 }),
+        augment: Augment { flip: true, crop_padding: 4 },
+        partition: Partition::Classes { parts: 2, counts: vec![1, 300] },
     };
     check(
         HubMessage::JobOffer(offer),
-        "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01011b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004",
+        "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01011b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004013c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3cac02010402020201ac02",
     );
     check(
         HubMessage::KernelChunk { digest: [0xab; 32], offset: 1, total: 4, bytes: &[1, 2, 3] },
@@ -141,6 +150,23 @@ fn every_hub_message_has_its_bytes() {
     check(HubMessage::Cancel { assignment }, "068101");
     check(HubMessage::JobEnded { job, reason: "done".to_owned() }, "070104646f6e65");
     check(HubMessage::Closing { reason: "bye".to_owned(), reconnect: true }, "080362796501");
+    check(
+        HubMessage::DataChunk { digest: [0xab; 32], offset: 1, total: 4, bytes: &[1, 2, 3] },
+        "09abababababababababababababababababababababababababababababababab010403010203",
+    );
+}
+
+#[test]
+fn every_partition_has_its_bytes() {
+    for (partition, expected) in [
+        (Partition::Shared, "00"),
+        (Partition::Even { parts: 3 }, "0103"),
+        (Partition::Classes { parts: 2, counts: vec![1, 0, 0, 300] }, "020204010000ac02"),
+        (Partition::Groups { parts: 300 }, "03ac02"),
+    ] {
+        assert_eq!(hex(&postcard::to_stdvec(&partition).unwrap()), expected);
+        assert_eq!(postcard::from_bytes::<Partition>(&unhex(expected)).unwrap(), partition);
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod layout;
 pub mod limits;
 pub mod message;
+pub mod partition;
 pub mod sampling;
 
 pub use codec::Codec;

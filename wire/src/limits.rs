@@ -40,6 +40,12 @@ pub const SETTINGS_MAX: usize = 128;
 /// Most signatures of a kernel in a job offer.
 pub const SIGNATURES_MAX: usize = 4;
 
+/// Most numbers in a partition's table: classes times parts.
+pub const PARTITION_TABLE_MAX: usize = 1 << 16;
+
+/// Most parts of a partition.
+pub const PARTS_MAX: u32 = 1 << 16;
+
 /// Cuts an explanation to [`REASON_BYTES_MAX`] at a character boundary.
 pub fn cut_reason(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {

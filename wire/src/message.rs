@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bounded::List;
 use crate::limits::{CALIBRATION_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX};
+use crate::partition::Partition;
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
 
 /// Serializes a chunk in one piece. The derived code would do it byte by byte, to the same bytes.
@@ -92,6 +93,16 @@ pub enum AgentMessage<'a> {
         /// Why.
         reason: String,
     },
+    /// Asks for a piece of a data set's manifest or of one of its files. The agent asks for a few pieces ahead and for the next when
+    /// one has come, so that it can stop at any time and nothing else waits behind gigabytes.
+    FetchData {
+        /// SHA-256 of the manifest or file.
+        digest: [u8; 32],
+        /// First byte wanted.
+        offset: u64,
+        /// Bytes wanted, at most [`crate::limits::CHUNK_BYTES`]; fewer come at the end.
+        bytes: u32,
+    },
 }
 
 /// From a hub to an agent.
@@ -156,6 +167,18 @@ pub enum HubMessage<'a> {
         /// Whether the agent should try again.
         reconnect: bool,
     },
+    /// A piece of a data set: the answer to one [`AgentMessage::FetchData`].
+    DataChunk {
+        /// SHA-256 of the manifest or file.
+        digest: [u8; 32],
+        /// Where the piece begins.
+        offset: u64,
+        /// Length of the whole, in bytes; 0 if the hub does not have it.
+        total: u64,
+        /// The piece, at most [`crate::limits::CHUNK_BYTES`].
+        #[serde(borrow, serialize_with = "as_bytes")]
+        bytes: &'a [u8],
+    },
 }
 
 /// A job, as far as an agent needs to know it.
@@ -175,7 +198,7 @@ pub struct JobOffer {
     /// The kernel's settings; those left out have the kernel's default.
     #[serde(with = "List::<SETTINGS_MAX>")]
     pub settings: Vec<Setting>,
-    /// Name in [`crate::dataset::CATALOGUE`].
+    /// Name of the data set: in [`crate::dataset::CATALOGUE`], or of one that was added at the hub.
     pub dataset: String,
     /// Digest of parameter and buffer names and shapes ([`crate::Layout::digest`]); the agent's kernel must agree.
     pub layout_digest: [u8; 32],
@@ -188,6 +211,38 @@ pub struct JobOffer {
     pub calibration_batches: Vec<u32>,
     /// Smallest and largest batch that the job allows.
     pub batch_bounds: (u32, u32),
+    /// The manifest of a data set that was added at the hub, from which it can be fetched.
+    pub manifest: Option<ManifestRef>,
+    /// How training images are changed.
+    pub augment: Augment,
+    /// Which samples belong together in a part of the training set.
+    pub partition: Partition,
+}
+
+/// What names a packed data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestRef {
+    /// SHA-256 of the manifest, which has those of the files.
+    pub digest: [u8; 32],
+    /// Length of the manifest, in bytes.
+    pub bytes: u64,
+}
+
+/// How training images are changed, each as a seed made of the job's seed, the epoch and the sample's number says
+/// ([`crate::sampling::augment_seed`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Augment {
+    /// Mirrored left to right, half of the time.
+    pub flip: bool,
+    /// Black pixels around the image, from which a window of its size is cut.
+    pub crop_padding: u32,
+}
+
+impl Augment {
+    /// Whether images stay as they are.
+    pub fn is_none(&self) -> bool {
+        !self.flip && self.crop_padding == 0
+    }
 }
 
 /// An Ed25519 signature of a kernel's digest. What exactly is signed is told in `docs/protocol.md`.
@@ -263,7 +318,8 @@ pub struct CalibrationPoint {
     pub step_s: f64,
 }
 
-/// Consecutive positions of an epoch's permutation ([`crate::sampling::permutation`]).
+/// Consecutive positions of an epoch's order: its permutation ([`crate::sampling::permutation`]), or with a partition the
+/// orders of its parts one after the other ([`crate::partition::order`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Span {
     /// Which epoch's permutation.

@@ -43,6 +43,12 @@ pub fn permutation(seed: u64, epoch: u32, samples: u32) -> Vec<u32> {
     order
 }
 
+/// Seed of what is drawn for one sample in one epoch, so that whoever computes it, and however often, sees the same.
+pub fn augment_seed(seed: u64, epoch: u32, sample: u32) -> u64 {
+    const PURPOSE: u64 = 0x6175_676D; // apart from the streams of other purposes
+    derive_seed(seed, &[PURPOSE, u64::from(epoch), u64::from(sample)])
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -77,6 +83,7 @@ mod tests {
         assert_eq!(permutation(7, 0, 10), [6, 1, 8, 3, 0, 2, 9, 4, 5, 7]);
         assert_eq!(permutation(7, 1, 60_000)[..8], [50_683, 12_313, 35_096, 21_422, 12_727, 35_408, 1_044, 50_093]);
         assert_eq!(derive_seed(7, &[1, 2, 3]), 11_675_939_577_560_269_752);
+        assert_eq!(augment_seed(7, 2, 3), derive_seed(7, &[0x6175_676D, 2, 3]));
     }
 
     #[test]

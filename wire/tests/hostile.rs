@@ -7,9 +7,10 @@ use omnilearn_wire::frame::{FrameError, Message, decode, encode};
 use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX};
 use omnilearn_wire::message::{
-    AgentMessage, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature,
-    Machine, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
+    AgentMessage, Augment, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady,
+    KernelSignature, Machine, ManifestRef, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
 };
+use omnilearn_wire::partition::Partition;
 use omnilearn_wire::sampling::SplitMix64;
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version};
 use proptest::prelude::*;
@@ -75,6 +76,7 @@ fn agent_messages() -> Vec<AgentMessage<'static>> {
         AgentMessage::Evaluated { assignment, samples: 5, loss_sum: 1.0, metric_sums: vec![2.0; 3] },
         AgentMessage::AssignmentFailed { assignment, failure: Failure::Memory, message: text(20) },
         AgentMessage::Leaving { reason: text(20) },
+        AgentMessage::FetchData { digest: [9; 32], offset: u64::MAX, bytes: 1 << 20 },
     ]
 }
 
@@ -99,11 +101,15 @@ fn hub_messages() -> Vec<HubMessage<'static>> {
         seed: 5,
         calibration_batches: vec![1, 2, 300],
         batch_bounds: (1, 2),
+        manifest: Some(ManifestRef { digest: [5; 32], bytes: 300 }),
+        augment: Augment { flip: true, crop_padding: 4 },
+        partition: Partition::Classes { parts: 2, counts: vec![1, 300, 4, 0] },
     };
     let spans = vec![Span { epoch: 1, start: 2, end: 300 }; 4];
     vec![
         HubMessage::JobOffer(offer),
         HubMessage::KernelChunk { digest: [1; 32], offset: 0, total: 50, bytes: &[1; 50] },
+        HubMessage::DataChunk { digest: [1; 32], offset: 0, total: 50, bytes: &[1; 50] },
         HubMessage::ParameterChunk { job, version, offset: 0, total: 50, bytes: &[1; 50] },
         HubMessage::Train(Train {
             job,
@@ -298,6 +304,7 @@ proptest! {
             AgentMessage::Evaluated { assignment, samples, loss_sum: f64::from(loss), metric_sums },
             AgentMessage::JobDeclined { job, reason: reason.clone() },
             AgentMessage::FetchKernel { digest: [samples as u8; 32], offset },
+            AgentMessage::FetchData { digest: [samples as u8; 32], offset, bytes: samples },
         ] {
             let frame = encode(&message).unwrap();
             prop_assert_eq!(decode::<AgentMessage<'_>>(&frame).unwrap(), message);
@@ -320,10 +327,14 @@ proptest! {
             signatures: vec![KernelSignature { key: [batch as u8; 32], signature: [seed as u8; 64] }; batch as usize % SIGNATURES_MAX],
             dataset: reason.clone(), layout_digest: [0; 32], codec: Codec::F32, seed, calibration_batches: batches,
             batch_bounds: (batch, batch),
+            manifest: reconnect.then_some(ManifestRef { digest: [7; 32], bytes: total }),
+            augment: Augment { flip: reconnect, crop_padding: batch },
+            partition: Partition::Classes { parts: batch, counts: vec![batch; 3] },
         };
         for message in [
             HubMessage::JobOffer(offer),
             HubMessage::KernelChunk { digest: [0; 32], offset, total, bytes: &chunk },
+            HubMessage::DataChunk { digest: [0; 32], offset, total, bytes: &chunk },
             HubMessage::ParameterChunk { job, version, offset, total, bytes: &chunk },
             HubMessage::Train(Train { job, assignment, round, version, spans, seed, computation }),
             HubMessage::Evaluate(Evaluate { job, assignment, version, start: batch, end: batch, batch }),

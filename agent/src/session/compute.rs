@@ -16,6 +16,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::{debug, error, info};
 
+use super::files::{Desk, Fetching};
+use crate::dataset::fetch::HubFiles;
+
 /// Bytes of parameters that may wait for the compute thread, or one whole stream if that is more: a hub may send the next
 /// parameters while the agent still computes. When full, the network thread stops reading from the hub.
 pub(super) const INBOX_BYTES: usize = 16 << 20;
@@ -73,11 +76,11 @@ pub trait ComputeFactory: Send + Sync + 'static {
     /// What the process has used so far.
     fn usage(&self) -> Usage;
 
-    /// Opens a kernel, finds the data and times itself. Runs on the compute thread.
+    /// Opens a kernel, finds the data or fetches it from `hub`, and times itself. Runs on the compute thread.
     ///
     /// # Errors
     /// What is missing and what to do, for the hub's operator.
-    fn prepare(&self, offer: &JobOffer, kernel: &[u8]) -> Result<Prepared, String>;
+    fn prepare(&self, offer: &JobOffer, kernel: &[u8], hub: &mut dyn HubFiles) -> Result<Prepared, String>;
 }
 
 /// A job that the agent can work on.
@@ -181,6 +184,12 @@ pub(super) enum Event {
         job: JobId,
         result: Result<(JobReady, u64), String>,
     },
+    /// A piece of a file is wanted from the hub.
+    FetchData {
+        digest: [u8; 32],
+        offset: u64,
+        bytes: u32,
+    },
     /// Complete frames of a gradient's stream.
     Push {
         assignment: AssignmentId,
@@ -224,6 +233,8 @@ pub(super) struct Uplink {
     events: mpsc::Sender<Event>,
     budget: Arc<Semaphore>,
     cancelled: Cancelled,
+    /// Where pieces of files are waited for.
+    pub(super) desk: Arc<Desk>,
     runtime: Handle,
 }
 
@@ -235,7 +246,8 @@ impl Uplink {
     pub(super) fn new() -> (Uplink, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let budget = Arc::new(Semaphore::new(OUTBOX_BYTES));
-        let uplink = Uplink { events, budget, cancelled: Cancelled::default(), runtime: Handle::current() };
+        let (cancelled, desk) = (Cancelled::default(), Arc::default());
+        let uplink = Uplink { events, budget, cancelled, desk, runtime: Handle::current() };
         (uplink, receiver)
     }
 
@@ -252,6 +264,7 @@ impl Uplink {
     /// Ends every wait of the compute thread for this connection.
     pub(super) fn close(&self) {
         self.budget.close();
+        self.desk.close();
     }
 
     fn is_unwanted(&self, assignment: AssignmentId) -> bool {
@@ -259,7 +272,7 @@ impl Uplink {
     }
 
     /// A result for a connection that is gone is dropped: the hub issues the work again.
-    fn send(&self, event: Event) {
+    pub(super) fn send(&self, event: Event) {
         if self.events.blocking_send(event).is_err() {
             debug!("result dropped, the connection is gone");
         }
@@ -431,7 +444,7 @@ impl Worker {
             Command::Connected(_) => (),
             Command::Prepare { offer, kernel } => {
                 let job = offer.job;
-                let result = self.prepare(offer, &kernel);
+                let result = self.prepare(offer, &kernel, &mut Fetching::new(uplink.clone(), job));
                 uplink.send(Event::Prepared { job, result });
             }
             Command::Parameters { version, offset, total, bytes, permit } => {
@@ -468,11 +481,16 @@ impl Worker {
     }
 
     /// Gets ready for a job, or finds that it is ready: a connection that broke costs no work twice.
-    fn prepare(&mut self, offer: Arc<JobOffer>, kernel: &[u8]) -> Result<(JobReady, u64), String> {
+    fn prepare(
+        &mut self,
+        offer: Arc<JobOffer>,
+        kernel: &[u8],
+        hub: &mut dyn HubFiles,
+    ) -> Result<(JobReady, u64), String> {
         let kept = self.current.take_if(|current| *current.offer != *offer).is_none();
         let current = match self.current.take() {
             Some(current) if kept => current,
-            _ => Current { prepared: self.factory.prepare(&offer, kernel)?, offer },
+            _ => Current { prepared: self.factory.prepare(&offer, kernel, hub)?, offer },
         };
         let current = self.current.insert(current);
         Ok((current.prepared.ready.clone(), current.prepared.compute.stream_bytes()))

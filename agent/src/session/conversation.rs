@@ -253,6 +253,9 @@ impl Shell<'_> {
                 }
                 Effect::MakeRoom(stream_bytes) => self.compute.make_room(stream_bytes),
                 Effect::Forget(assignment) => self.uplink.forget(assignment),
+                Effect::Data { digest, offset, total, bytes } => self.uplink.desk.put(&digest, offset, total, bytes),
+                Effect::Offered(job) => self.uplink.desk.offered(job),
+                Effect::Ended(job) => self.uplink.desk.ended(job),
                 Effect::End(end) => return Some(Ended::OnPurpose(end)),
                 Effect::Compute(mut command) => {
                     if !self.take_room(&mut command) {

@@ -9,6 +9,7 @@ mod backoff;
 mod compute;
 mod connection;
 mod conversation;
+mod files;
 mod guard;
 mod kernel;
 mod known_hubs;

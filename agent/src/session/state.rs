@@ -36,6 +36,17 @@ pub(super) enum Effect {
     },
     /// An assignment is done with.
     Forget(AssignmentId),
+    /// A piece of a data set, for whoever waits for it.
+    Data {
+        digest: [u8; 32],
+        offset: u64,
+        total: u64,
+        bytes: Bytes,
+    },
+    /// A job's files may be waited for.
+    Offered(JobId),
+    /// Nobody is to wait for a job's files any more.
+    Ended(JobId),
     End(End),
 }
 
@@ -170,6 +181,9 @@ impl Session {
             HubMessage::KernelChunk { digest, offset, total, bytes } => {
                 self.on_kernel(&digest, offset, total, bytes)?
             }
+            HubMessage::DataChunk { digest, offset, total, bytes: piece } => {
+                self.effects.push(Effect::Data { digest, offset, total, bytes: bytes.slice_ref(piece) });
+            }
             HubMessage::ParameterChunk { job, version, offset, total, bytes: piece } => {
                 self.on_parameters(job, version, offset, total, bytes.slice_ref(piece), usage)?;
             }
@@ -217,6 +231,10 @@ impl Session {
         let offer = Arc::new(offer);
         self.stream = None;
         let known = self.job.replace(Job { offer: Arc::clone(&offer), kernel: None, stream_bytes: None });
+        if let Some(before) = known.as_ref().filter(|before| before.offer.job != offer.job) {
+            self.effects.push(Effect::Ended(before.offer.job));
+        }
+        self.effects.push(Effect::Offered(offer.job));
         match self.guard.check(&offer) {
             Ok(signer) => info!(job = %offer.job, signer = signer.short(), "the kernel is signed by a trusted key"),
             Err(refusal) => {
@@ -323,6 +341,7 @@ impl Session {
         if self.job.take_if(|known| known.offer.job == job).is_some() {
             self.jobs_done += 1;
             self.stream = None;
+            self.effects.push(Effect::Ended(job));
             for &assignment in &self.computing {
                 self.effects.push(Effect::Cancel { assignment, computing: true });
             }
@@ -353,6 +372,7 @@ impl Session {
                     Err(reason) => self.decline(job, reason),
                 }
             }
+            Event::FetchData { digest, offset, bytes } => self.send(AgentMessage::FetchData { digest, offset, bytes }),
             Event::Push { assignment, frames, permit, end } => {
                 let is_last = end.is_some();
                 self.effects.push(Effect::Push { assignment, frames, permit, end });

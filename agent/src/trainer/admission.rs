@@ -52,7 +52,7 @@ fn first_gradient(
     limits: Limits,
 ) -> Result<(f64, Vec<f32>), String> {
     let mut trainer = Trainer::new(offer, kernel, dataset.clone(), engine, limits)?;
-    let count = SAMPLES.min(u32::try_from(dataset.train().len()).unwrap_or(u32::MAX));
+    let count = SAMPLES.min(u32::try_from(trainer.dataset.train().len()).unwrap_or(u32::MAX));
     let samples: Vec<u32> = (0..count).collect();
     let computed = guarded("a trial step", || {
         let (inputs, targets) = trainer.load(trainer.dataset.train(), &samples)?;

@@ -11,6 +11,8 @@ use super::threads::Threads;
 use super::{Trainer, admission};
 use crate::config::AgentConfig;
 use crate::dataset::Dataset;
+use crate::dataset::cache::DataCache;
+use crate::dataset::fetch::{self, HubFiles};
 use crate::device::{self, Adapter, NoGpu, Selected};
 use crate::engine::{Engine, enter_pool};
 use crate::machine::{Probe, process_cpu_time};
@@ -25,6 +27,7 @@ pub struct TrainerFactory {
     threads: Threads,
     data: Vec<PathBuf>,
     cache: PathBuf,
+    data_cache: DataCache,
     memory_max: Option<u64>,
     kernel_limits: Limits,
     engine: Engine,
@@ -44,6 +47,7 @@ impl TrainerFactory {
             probe,
             data: config.data.clone(),
             cache: config.cache.clone(),
+            data_cache: DataCache::new(&config.cache, config.data_cache_max),
             memory_max: config.memory_max,
             kernel_limits: config.kernel_limits,
             engine,
@@ -86,12 +90,15 @@ impl ComputeFactory for TrainerFactory {
         Usage { cpu: process_cpu_time(), throttled: self.probe.throttled(), quota_cores: self.quota_cores() }
     }
 
-    fn prepare(&self, offer: &JobOffer, kernel: &[u8]) -> Result<Prepared, String> {
+    fn prepare(&self, offer: &JobOffer, kernel: &[u8], hub: &mut dyn HubFiles) -> Result<Prepared, String> {
         let most = self.threads.most();
         enter_pool(most).map_err(|error| format!("cannot start {most} compute threads: {error}"))?;
         self.threads.follow_quota();
         let kernel = Kernel::open_cached(kernel, &self.cache.join("compiled")).map_err(|error| error.to_string())?;
-        let dataset = Dataset::open(&offer.dataset, &self.data, &self.cache).map_err(|error| error.to_string())?;
+        let dataset = match offer.manifest {
+            Some(manifest) => fetch::dataset(&offer.dataset, manifest, &self.data, &self.data_cache, hub)?,
+            None => Dataset::open(&offer.dataset, &self.data, &self.cache).map_err(|error| error.to_string())?,
+        };
         let tensor_bytes = self.tensor_bytes();
         let engine = self.engine.clone().with_elements_max(usize::try_from(tensor_bytes / 4).unwrap_or(usize::MAX));
         let limits = Limits { tensor_bytes, ..self.kernel_limits };

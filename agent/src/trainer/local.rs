@@ -5,6 +5,7 @@ use omnilearn_cpu::Buffer;
 use omnilearn_wire::message::{Failure, LocalSteps};
 
 use super::pass::{Computed, Point, Together, pass_seed};
+use super::samples::Drawn;
 use super::{Trainer, failed};
 use crate::engine::{Engine, Tensor};
 use crate::session::ComputeError;
@@ -21,7 +22,7 @@ struct Momentum(Vec<Buffer>);
 
 impl Trainer {
     /// Makes local steps. The gradient is what moves the hub's parameters, with learning rate 1, to where they are to be.
-    pub(super) fn local(&mut self, samples: &[u32], local: LocalSteps, seed: u64) -> Result<Computed, ComputeError> {
+    pub(super) fn local(&mut self, samples: &[Drawn], local: LocalSteps, seed: u64) -> Result<Computed, ComputeError> {
         check(local)?;
         let Point { parameters: hub, buffers } = self.point();
         // After an error the agent starts at the hub's again, whatever it was that went wrong with its own.
@@ -73,7 +74,7 @@ fn check(local: LocalSteps) -> Result<(), ComputeError> {
 }
 
 /// Cuts samples, in order, into so many batches whose sizes differ by one at most; into fewer where there are fewer samples.
-fn batches(samples: &[u32], steps: u32) -> impl Iterator<Item = &[u32]> {
+fn batches<T>(samples: &[T], steps: u32) -> impl Iterator<Item = &[T]> {
     let steps = (steps as usize).min(samples.len());
     let (size, larger) = (samples.len().checked_div(steps).unwrap_or(0), samples.len().checked_rem(steps).unwrap_or(0));
     let end = move |step: usize| step * size + step.min(larger);
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(sizes(1), [11]);
         assert_eq!(sizes(50), [1; 11]);
         assert_eq!(batches(&samples, 4).flatten().copied().collect::<Vec<_>>(), samples);
-        assert_eq!(batches(&[], 4).count(), 0);
+        assert_eq!(batches::<u32>(&[], 4).count(), 0);
     }
 
     #[test]

@@ -22,15 +22,16 @@ use omnilearn_kernel_host::{
     Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize, panic_text,
 };
 use omnilearn_wire::message::{Computation, Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
+use omnilearn_wire::sampling::augment_seed;
 use omnilearn_wire::{Codec, Version};
 
 pub use self::factory::TrainerFactory;
 use self::local::Own;
 use self::parameters::{ParameterStream, Parameters};
 use self::pass::{Computed, Point};
-use self::samples::{Epochs, input_shape};
+use self::samples::{Drawn, Epochs};
 use self::threads::Threads;
-use crate::dataset::{Dataset, Split};
+use crate::dataset::{Augmenter, Batch as SampleBatch, Dataset, DatasetError, Part, Samples, Values, needs};
 use crate::engine::{Engine, Tensor};
 use crate::session::{Compute, ComputeError, Evaluation, ParameterPiece};
 
@@ -44,8 +45,10 @@ pub struct Trainer {
     instance: Option<Instance<Engine>>,
     description: Description,
     codec: Codec,
-    dataset: Dataset,
-    input_shape: Vec<usize>,
+    dataset: Samples,
+    /// What changes training images, and the seed that it follows.
+    augmenter: Option<Augmenter>,
+    seed: u64,
     epochs: Epochs,
     incoming: ParameterStream,
     /// Spent on decoding parameters since the last step.
@@ -85,6 +88,29 @@ struct Gradient {
     buffers: Vec<Tensor>,
 }
 
+/// What changes training images as the job says, if it says so.
+fn augmenter(offer: &JobOffer, dataset: &Dataset) -> Result<Option<Augmenter>, String> {
+    let augment = offer.augment;
+    if augment.is_none() {
+        return Ok(None);
+    }
+    let augmenter = Augmenter::new(&dataset.outline().form, augment.flip, augment.crop_padding);
+    augmenter.map(Some).ok_or_else(|| format!("data set `{}` cannot be augmented as the job says", offer.dataset))
+}
+
+/// The samples of each part, where the job divides the training set.
+fn members(offer: &JobOffer, dataset: &Dataset, samples: u32) -> Result<Option<Vec<Vec<u32>>>, String> {
+    let partition = &offer.partition;
+    if partition.parts().is_none() {
+        return Ok(None);
+    }
+    let strata = match partition.needs_strata() {
+        true => dataset.train().strata().map_err(|error| error.to_string())?,
+        false => Vec::new(),
+    };
+    partition.members(offer.seed, samples, &strata).map(Some).map_err(|error| error.to_string())
+}
+
 impl Trainer {
     /// Uses as many threads as these allow at the time of each step.
     pub(crate) fn with_threads(self, threads: Threads) -> Trainer {
@@ -109,7 +135,9 @@ impl Trainer {
         if layout.digest() != offer.layout_digest {
             return Err("the kernel describes other parameters here than at the hub".to_owned());
         }
-        let input_shape = input_shape(&description, dataset.spec())?;
+        let samples = dataset.samples(&needs(&description)).map_err(|error| error.to_string())?;
+        let augmenter = augmenter(offer, &dataset)?;
+        let members = members(offer, &dataset, samples.fit().train_samples)?;
         let sized = |shape: &[u32]| shape.iter().map(|&size| size as usize).collect::<Vec<_>>();
         let mut initial = initialize(&description, offer.seed).0.into_iter();
         let parameters = description
@@ -129,15 +157,15 @@ impl Trainer {
                 engine.floats(vec![buffer.initial; shape.iter().product()], &shape)
             })
             .collect();
-        let samples = u32::try_from(dataset.train().len()).map_err(|_| "the training set is too large".to_owned())?;
         Ok(Trainer {
             engine,
             instance: Some(instance),
             description,
             codec: offer.codec,
-            dataset,
-            input_shape,
-            epochs: Epochs::new(offer.seed, samples),
+            epochs: Epochs::new(offer.seed, samples.fit().train_samples, members),
+            dataset: samples,
+            augmenter,
+            seed: offer.seed,
             incoming: ParameterStream::new(layout, offer.codec),
             decode: Duration::ZERO,
             version: None,
@@ -153,8 +181,8 @@ impl Trainer {
         })
     }
 
-    /// The data set.
-    pub fn dataset(&self) -> &Dataset {
+    /// The data set as the kernel takes it.
+    pub fn dataset(&self) -> &Samples {
         &self.dataset
     }
 
@@ -180,11 +208,39 @@ impl Trainer {
     }
 
     /// Reads samples into tensors.
-    fn load(&self, split: &Split, samples: &[u32]) -> Result<(Tensor, Tensor), ComputeError> {
-        let (pixels, labels) = split.read(samples).map_err(|error| failed(Failure::Data, error.to_string()))?;
-        let mut shape = vec![samples.len()];
-        shape.extend(&self.input_shape);
-        Ok((self.engine.floats(pixels, &shape), self.engine.ints(labels, &[samples.len()])))
+    fn load(&self, part: &Part, samples: &[u32]) -> Result<(Tensor, Tensor), ComputeError> {
+        self.tensors(part.read(samples), samples.len())
+    }
+
+    /// Reads training samples into tensors, changed where the job says so.
+    fn load_training(&self, drawn: &[Drawn]) -> Result<(Tensor, Tensor), ComputeError> {
+        let samples: Vec<u32> = drawn.iter().map(|drawn| drawn.sample).collect();
+        let train = self.dataset.train();
+        let read = match &self.augmenter {
+            Some(augmenter) => {
+                let seed = |index: usize| augment_seed(self.seed, drawn[index].epoch, drawn[index].sample);
+                train.read_augmented(&samples, augmenter, seed)
+            }
+            None => train.read(&samples),
+        };
+        self.tensors(read, samples.len())
+    }
+
+    fn tensors(
+        &self,
+        read: Result<SampleBatch, DatasetError>,
+        samples: usize,
+    ) -> Result<(Tensor, Tensor), ComputeError> {
+        let SampleBatch { inputs, targets } = read.map_err(|error| failed(Failure::Data, error.to_string()))?;
+        let tensor = |values: Values, sample: &[usize]| {
+            let shape: Vec<usize> = std::iter::once(samples).chain(sample.iter().copied()).collect();
+            match values {
+                Values::F32(values) => self.engine.floats(values, &shape),
+                Values::I32(values) => self.engine.ints(values, &shape),
+            }
+        };
+        let fit = self.dataset.fit();
+        Ok((tensor(inputs, &fit.input_shape), tensor(targets, &fit.target_shape)))
     }
 
     /// Runs the kernel. A spent instance is replaced, so that the next assignment finds a sound one.
@@ -277,12 +333,12 @@ impl Trainer {
         self.check_version(work.version)?;
         self.threads.iter().for_each(Threads::follow_quota);
         let start = Instant::now();
-        let samples = self.epochs.samples(&work.spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
+        let drawn = self.epochs.drawn(&work.spans).map_err(|error| failed(Failure::Data, error.to_string()))?;
         let named = start.elapsed();
         let computed = match work.computation {
-            Computation::Gradient => self.pass(&self.point(), &samples, work.seed)?,
-            Computation::Timed { compute_s } => self.timed(&samples, compute_s, work.seed)?,
-            Computation::Local(local) => self.local(&samples, local, work.seed)?,
+            Computation::Gradient => self.pass(&self.point(), &drawn, work.seed)?,
+            Computation::Timed { compute_s } => self.timed(&drawn, compute_s, work.seed)?,
+            Computation::Local(local) => self.local(&drawn, local, work.seed)?,
         };
         let Computed { mut gradient, samples, load, compute, new_size } = computed;
         let start = Instant::now();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use omnilearn_cpu::Buffer;
 use omnilearn_wire::sampling::derive_seed;
 
+use super::samples::Drawn;
 use super::{Gradient, Trainer};
 use crate::engine::{Engine, Tensor};
 use crate::session::ComputeError;
@@ -44,17 +45,17 @@ impl Trainer {
     }
 
     /// Reads samples, and takes their gradient.
-    pub(super) fn pass(&mut self, point: &Point, samples: &[u32], seed: u64) -> Result<Computed, ComputeError> {
+    pub(super) fn pass(&mut self, point: &Point, drawn: &[Drawn], seed: u64) -> Result<Computed, ComputeError> {
         let start = Instant::now();
-        let (inputs, targets) = self.load(self.dataset.train(), samples)?;
+        let (inputs, targets) = self.load_training(drawn)?;
         let loaded = Instant::now();
         let gradient = self.differentiate_at(point, inputs, targets, seed)?;
         Ok(Computed {
             gradient,
-            samples: samples.len(),
+            samples: drawn.len(),
             load: loaded - start,
             compute: loaded.elapsed(),
-            new_size: self.batches_seen.insert(samples.len()),
+            new_size: self.batches_seen.insert(drawn.len()),
         })
     }
 }

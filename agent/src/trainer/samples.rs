@@ -1,13 +1,10 @@
-//! Which samples an assignment names, and their tensors.
+//! Which samples an assignment names.
 
 use std::collections::VecDeque;
 
-use omnilearn_kernel_host::backend::DType;
-use omnilearn_kernel_host::{Description, TensorSpec};
-use omnilearn_wire::dataset::DatasetSpec;
 use omnilearn_wire::limits::SPANS_MAX;
 use omnilearn_wire::message::Span;
-use omnilearn_wire::sampling;
+use omnilearn_wire::{partition, sampling};
 
 /// Epochs whose permutation is kept: an assignment at the border of two needs both.
 const EPOCHS_KEPT: usize = 2;
@@ -39,12 +36,28 @@ pub(super) enum SpanError {
 pub(super) struct Epochs {
     seed: u64,
     samples: u32,
+    /// Samples of each part, where the training set is divided.
+    members: Option<Vec<Vec<u32>>>,
     kept: VecDeque<(u32, Vec<u32>)>,
 }
 
+/// A sample of the training set, and the epoch that it is drawn for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Drawn {
+    pub(super) sample: u32,
+    pub(super) epoch: u32,
+}
+
 impl Epochs {
-    pub(super) fn new(seed: u64, samples: u32) -> Epochs {
-        Epochs { seed, samples, kept: VecDeque::with_capacity(EPOCHS_KEPT) }
+    pub(super) fn new(seed: u64, samples: u32, members: Option<Vec<Vec<u32>>>) -> Epochs {
+        Epochs { seed, samples, members, kept: VecDeque::with_capacity(EPOCHS_KEPT) }
+    }
+
+    /// The samples at the positions that the spans name, in order, with their epochs.
+    pub(super) fn drawn(&mut self, spans: &[Span]) -> Result<Vec<Drawn>, SpanError> {
+        let samples = self.samples(spans)?;
+        let epochs = spans.iter().flat_map(|span| std::iter::repeat_n(span.epoch, span.len() as usize));
+        Ok(samples.into_iter().zip(epochs).map(|(sample, epoch)| Drawn { sample, epoch }).collect())
     }
 
     /// The samples at the positions that the spans name, in order.
@@ -71,37 +84,13 @@ impl Epochs {
             if self.kept.len() == EPOCHS_KEPT {
                 self.kept.pop_front();
             }
-            self.kept.push_back((epoch, sampling::permutation(self.seed, epoch, self.samples)));
+            let order = match &self.members {
+                Some(members) => partition::order(self.seed, epoch, members),
+                None => sampling::permutation(self.seed, epoch, self.samples),
+            };
+            self.kept.push_back((epoch, order));
             self.kept.len() - 1
         });
         &self.kept[index].1
     }
-}
-
-/// The shape in which a kernel takes the images of a data set; the error says why it cannot.
-pub(super) fn input_shape(description: &Description, dataset: &DatasetSpec) -> Result<Vec<usize>, String> {
-    let [TensorSpec { name, dtype, shape }] = description.inputs.as_slice() else {
-        return Err(format!(
-            "the kernel takes {} inputs; data set `{}` has images only",
-            description.inputs.len(),
-            dataset.name
-        ));
-    };
-    let elements = |shape: &[u32]| shape.iter().map(|&size| u64::from(size)).product::<u64>();
-    // A model that takes an image as a vector is given it as one.
-    let fits = shape.as_slice() == dataset.shape || (shape.len() == 1 && elements(shape) == elements(&dataset.shape));
-    if *dtype != DType::F32 || !fits {
-        return Err(format!(
-            "the kernel's input `{name}` is {dtype:?} {shape:?}, but images of data set `{}` are F32 {:?}; is a setting of the kernel wrong?",
-            dataset.name, dataset.shape
-        ));
-    }
-    let target = &description.target;
-    if target.dtype != DType::I32 || !target.shape.is_empty() {
-        return Err(format!(
-            "the kernel's target `{}` is {:?} {:?}, but labels are I32 []",
-            target.name, target.dtype, target.shape
-        ));
-    }
-    Ok(shape.iter().map(|&size| size as usize).collect())
 }

@@ -2,7 +2,8 @@ use std::path::Path;
 
 use omnilearn_kernel_host::{OpenError, initialize};
 use omnilearn_wire::limits::CHUNK_BYTES;
-use omnilearn_wire::message::{LocalSteps, Setting, SettingValue, Span};
+use omnilearn_wire::message::{Augment, LocalSteps, Setting, SettingValue, Span};
+use omnilearn_wire::partition::Partition;
 use omnilearn_wire::{AssignmentId, JobId};
 
 use super::parameters::PieceError;
@@ -35,6 +36,10 @@ impl Alone {
     }
 
     fn with_limits(model: &str, settings: &[(&str, i64)], codec: Codec, limits: Limits) -> Alone {
+        Alone::with(model, settings, codec, limits, Augment::default())
+    }
+
+    fn with(model: &str, settings: &[(&str, i64)], codec: Codec, limits: Limits, augment: Augment) -> Alone {
         let kernel = Kernel::open(&component(model)).unwrap();
         let integer =
             |&(name, value): &(&str, i64)| Setting { name: name.to_owned(), value: SettingValue::Integer(value) };
@@ -54,6 +59,9 @@ impl Alone {
             seed: 7,
             calibration_batches: vec![],
             batch_bounds: (1, 1024),
+            manifest: None,
+            augment,
+            partition: Partition::Shared,
         };
         let trainer = Trainer::new(&offer, &kernel, dataset(), Engine::default(), limits).unwrap();
         let (parameters, buffers) = initialize(&description, 7);
@@ -269,7 +277,7 @@ fn pieces_out_of_order_are_refused() {
 
 #[test]
 fn spans_name_samples_of_the_permutation() {
-    let mut epochs = Epochs::new(5, 100);
+    let mut epochs = Epochs::new(5, 100, None);
     let order = omnilearn_wire::sampling::permutation(5, 2, 100);
     let span = |epoch, start, end| Span { epoch, start, end };
     assert_eq!(epochs.samples(&[span(2, 10, 12), span(2, 0, 1)]).unwrap(), [order[10], order[11], order[0]]);
@@ -278,6 +286,31 @@ fn spans_name_samples_of_the_permutation() {
     }
     assert_eq!(epochs.samples(&[span(0, 0, 101)]), Err(SpanError::Range { start: 0, end: 101, samples: 100 }));
     assert!(matches!(epochs.samples(&[span(0, 7, 7)]), Err(SpanError::Count { .. })));
+}
+
+#[test]
+fn parts_follow_one_another_in_an_epoch() {
+    let members = Partition::Even { parts: 3 }.members(5, 100, &[]).unwrap();
+    let mut epochs = Epochs::new(5, 100, Some(members.clone()));
+    let second = members[0].len() as u32;
+    let span = Span { epoch: 7, start: second, end: second + members[1].len() as u32 };
+    let mut samples = epochs.samples(&[span]).unwrap();
+    let mut expected = members[1].clone();
+    (samples.sort_unstable(), expected.sort_unstable());
+    assert_eq!(samples, expected);
+}
+
+#[test]
+fn augmented_steps_repeat_to_the_bit_and_evaluation_is_untouched() {
+    let with = |augment| Alone::with("lenet", &[], Codec::F32, Limits::default(), augment);
+    let (mut plain, mut first) = (with(Augment::default()), with(Augment { flip: true, crop_padding: 3 }));
+    let mut second = with(Augment { flip: true, crop_padding: 3 });
+    let gradient = first.step(&[(0, 16), (32, 40)]).0;
+    assert_eq!(second.step(&[(0, 16), (32, 40)]).0, gradient, "whoever computes it");
+    assert_ne!(plain.step(&[(0, 16), (32, 40)]).0, gradient);
+    let work =
+        Evaluate { job: JobId(1), assignment: AssignmentId(2), version: Version(0), start: 0, end: 100, batch: 50 };
+    assert_eq!(first.trainer.evaluate(&work).unwrap(), plain.trainer.evaluate(&work).unwrap());
 }
 
 #[test]

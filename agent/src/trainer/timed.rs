@@ -5,6 +5,7 @@ use std::time::Instant;
 use omnilearn_wire::message::Failure;
 
 use super::pass::{Computed, Together, pass_seed};
+use super::samples::Drawn;
 use super::{Trainer, failed};
 use crate::session::ComputeError;
 
@@ -18,7 +19,7 @@ const SMALLEST_PART: usize = 4;
 
 impl Trainer {
     /// The mean gradient over the first of these samples, and how many these are; at least one.
-    pub(super) fn timed(&mut self, samples: &[u32], compute_s: f32, seed: u64) -> Result<Computed, ComputeError> {
+    pub(super) fn timed(&mut self, samples: &[Drawn], compute_s: f32, seed: u64) -> Result<Computed, ComputeError> {
         let time_s = f64::from(compute_s);
         if !(time_s.is_finite() && time_s > 0.0) {
             return Err(failed(Failure::Data, format!("a computing time of {compute_s} s is none")));

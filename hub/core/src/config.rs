@@ -20,6 +20,9 @@ pub struct JobConfig {
     pub seed: u64,
     /// Samples in the training set.
     pub train_samples: u32,
+    /// Samples of each part, if the training set is divided so that an agent learns from its own part only; their sum is
+    /// [`JobConfig::train_samples`]. Empty if every agent may be given any sample.
+    pub parts: Vec<u32>,
     /// Samples in the test set; 0 for no evaluation.
     pub test_samples: u32,
     /// Codec of gradients and parameters on the wire.
@@ -184,6 +187,9 @@ impl JobConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (batch_min, batch_max) = self.batch_bounds;
         check(self.train_samples > 0, "train_samples", self.train_samples, "at least 1")?;
+        let in_parts: u64 = self.parts.iter().map(|&samples| u64::from(samples)).sum();
+        let parts_fit = self.parts.is_empty() || in_parts == u64::from(self.train_samples);
+        check(parts_fit && !self.parts.contains(&0), "parts", &self.parts, "over 0 each and train_samples together")?;
         check(self.global_batch > 0, "global_batch", self.global_batch, "at least 1")?;
         check(batch_min > 0 && batch_min <= batch_max, "batch_bounds", self.batch_bounds, "1 <= smallest <= largest")?;
         check(batch_min <= self.global_batch, "batch_bounds", self.batch_bounds, "at most the global batch")?;

@@ -51,6 +51,11 @@ impl Cursor {
         }
     }
 
+    /// Positions of an epoch.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
+
     /// Takes `count` positions. Takes fewer only where more would need over [`SPANS_MAX`] spans.
     pub fn take(&mut self, count: u32, which: Which) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();

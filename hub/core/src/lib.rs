@@ -25,6 +25,8 @@ mod mode;
 pub mod aggregate;
 pub mod model;
 pub mod optimizer;
+pub mod partition;
+mod positions;
 pub mod push;
 pub mod schedule;
 

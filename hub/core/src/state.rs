@@ -12,12 +12,13 @@ use crate::aggregate::Accumulator;
 use crate::batching::Batcher;
 use crate::clock::TrainingClock;
 use crate::config::{EvaluateEvery, JobConfig, Local};
-use crate::cursor::{Cursor, Which, samples_in};
+use crate::cursor::{Which, samples_in};
 use crate::evaluation::Evaluation;
 use crate::ledger::{Assignment, Closed, Ledger};
 use crate::membership::{Members, Work};
 use crate::model::Snapshot;
 use crate::optimizer::{GradientSource, Optimizer};
+use crate::positions::Positions;
 use crate::push::{PushError, Stream, Uploads};
 use crate::record::{BatchesRecord, EvaluationRecord, Record, RoundRecord, StepRecord};
 use crate::status::Counters;
@@ -40,7 +41,7 @@ pub(crate) struct State {
     sum: Option<Accumulator>,
     /// Most samples that the updates in the sum may have together.
     sum_samples_max: u32,
-    pub(crate) cursor: Cursor,
+    pub(crate) cursor: Positions,
     pub(crate) batcher: Batcher,
     pub(crate) members: Members,
     pub(crate) ledger: Ledger,
@@ -106,7 +107,7 @@ impl State {
             optimizer: Optimizer::new(config.optimizer, config.clip_norm, &decay),
             sum: None,
             sum_samples_max: config.global_batch,
-            cursor: Cursor::new(config.train_samples),
+            cursor: Positions::new(config.train_samples, &config.parts),
             batcher: Batcher::new(config.batching, config.global_batch, config.batch_bounds),
             members: Members::default(),
             ledger: Ledger::default(),
@@ -180,7 +181,7 @@ impl State {
     pub(crate) fn issue(&mut self, agent: AgentId, order: Order, now: Now) -> Option<AssignmentId> {
         let Order { samples, which, computation } = order;
         let member = self.members.get_mut(agent).filter(|member| member.work == Work::Idle)?;
-        let spans = self.cursor.take(samples, which);
+        let spans = self.cursor.take(agent, samples, which);
         let first = spans.first()?;
         let id = self.ledger.next_id();
         let version = self.model.version;
@@ -221,7 +222,7 @@ impl State {
     /// Returns samples that were not learned from.
     pub(crate) fn give_back(&mut self, spans: Vec<Span>) {
         self.counters.samples_reissued += u64::from(samples_in(&spans));
-        self.cursor.give_back(spans);
+        self.cursor.give_back(&spans);
     }
 
     fn sum<'a>(sum: &'a mut Option<Accumulator>, layout: &Layout, samples_max: u32) -> &'a mut Accumulator {

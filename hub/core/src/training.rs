@@ -1,5 +1,7 @@
 //! One job's state machine: events in, actions out.
 
+use std::collections::VecDeque;
+
 use omnilearn_wire::limits::cut_reason;
 use omnilearn_wire::message::{Failure, JobReady, Machine, PushOutcome};
 use omnilearn_wire::{AgentId, AssignmentId, Layout};
@@ -25,6 +27,17 @@ pub struct Training {
     rule: Box<dyn SyncRule>,
     /// Up to when deadlines have been looked at.
     looked: Option<Now>,
+    /// Agents that are ready and have no part of a divided training set, in the order in which they came.
+    without_part: VecDeque<ReadyAgent>,
+}
+
+/// An agent that says that it can work on the job.
+#[derive(Clone, Debug)]
+struct ReadyAgent {
+    agent: AgentId,
+    name: String,
+    machine: Machine,
+    ready: JobReady,
 }
 
 impl Training {
@@ -42,7 +55,8 @@ impl Training {
         config.validate()?;
         config.validate_model(&layout, &parameters, &buffers, &decay_mask)?;
         let rule = sync::rule(config.mode);
-        Ok(Training { state: State::new(config, layout, &parameters, &buffers, &decay_mask), rule, looked: None })
+        let state = State::new(config, layout, &parameters, &buffers, &decay_mask);
+        Ok(Training { state, rule, looked: None, without_part: VecDeque::new() })
     }
 
     /// Takes in what happened.
@@ -51,7 +65,10 @@ impl Training {
             return self.after_the_end(event);
         }
         match event {
-            Event::Ready { agent, name, machine, ready } => self.on_ready(now, agent, name, machine, ready),
+            Event::Ready { agent, name, machine, ready } => {
+                self.forget(now, agent);
+                self.on_ready(ReadyAgent { agent, name, machine, ready });
+            }
             Event::Gone { agent } => self.on_gone(now, agent),
             Event::PushBegin { agent, assignment, version, bytes } => {
                 if self.state.uploads.has_added(agent)
@@ -180,19 +197,28 @@ impl Training {
         self.state.out.take()
     }
 
-    fn on_ready(&mut self, now: Now, agent: AgentId, name: String, machine: Machine, ready: JobReady) {
-        self.on_gone(now, agent);
+    fn on_ready(&mut self, joining: ReadyAgent) {
+        let ReadyAgent { agent, name, machine, ready } = joining.clone();
         let state = &mut self.state;
         let config = &state.config;
-        let unfit = membership::unfit(&ready, config.train_samples, config.test_samples, config.batch_bounds.0);
+        let mut unfit = membership::unfit(&ready, config.train_samples, config.test_samples, config.batch_bounds.0);
         let mut fields = vec![("agent", agent.to_string()), ("name", name.clone())];
         match &unfit {
             Some(reason) => {
                 fields.push(("reason", reason.clone()));
                 state.out.notice(Level::Error, "agent cannot work on the job", fields);
             }
+            None if !state.cursor.join(agent) => {
+                let reason =
+                    "every part of the training set has an agent; this one takes over when one leaves".to_owned();
+                fields.push(("reason", reason.clone()));
+                state.out.notice(Level::Info, "agent waits for a part", fields);
+                self.without_part.push_back(joining);
+                unfit = Some(reason);
+            }
             None => state.out.notice(Level::Info, "agent ready", fields),
         }
+        let config = &state.config;
         let cores = machine.quota_cores.map_or(f64::from(machine.cores), f64::from);
         if unfit.is_none() {
             let share = config.shares.get(&name).copied();
@@ -203,6 +229,18 @@ impl Training {
     }
 
     fn on_gone(&mut self, now: Now, agent: AgentId) {
+        self.forget(now, agent);
+        // A part that has become free goes on with the agent that has waited longest.
+        while self.state.cursor.has_free_part()
+            && let Some(next) = self.without_part.pop_front()
+        {
+            self.on_ready(next);
+        }
+    }
+
+    fn forget(&mut self, now: Now, agent: AgentId) {
+        self.without_part.retain(|waiting| waiting.agent != agent);
+        self.state.cursor.leave(agent);
         let Some(work) = self.state.members.leave(agent) else { return };
         let (_, name) = self.state.members.name(agent);
         self.state.out.notice(Level::Info, "agent gone", vec![("agent", agent.to_string()), ("name", name)]);

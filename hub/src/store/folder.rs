@@ -8,6 +8,9 @@ use omnilearn_wire::JobId;
 
 use crate::key_file::HUB_KEY;
 
+/// The library's folder within the state folder. The command line adds to it while a hub runs.
+pub const DATASETS: &str = "datasets";
+
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -107,6 +110,10 @@ impl Folder {
 
     pub(super) fn hub_key(&self) -> PathBuf {
         self.directory.join(HUB_KEY)
+    }
+
+    pub(super) fn datasets(&self) -> PathBuf {
+        self.directory.join(DATASETS)
     }
 
     pub(super) fn weights(&self, job: JobId) -> PathBuf {

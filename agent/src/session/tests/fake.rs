@@ -12,9 +12,10 @@ use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span,
+    AgentMessage, Augment, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span,
     StepReport, StepTimings, Train,
 };
+use omnilearn_wire::partition::Partition;
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -25,6 +26,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{AgentConfig, HubAddress};
+use crate::dataset::fetch::HubFiles;
 use crate::session::{
     Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared, RunError, Usage, run_with,
 };
@@ -258,6 +260,9 @@ pub(super) fn offer() -> JobOffer {
         seed: 1,
         calibration_batches: Vec::new(),
         batch_bounds: (1, 64),
+        manifest: None,
+        augment: Augment::default(),
+        partition: Partition::Shared,
     }
 }
 
@@ -339,9 +344,17 @@ impl ComputeFactory for FakeFactory {
         Usage { quota_cores: Some(0.5), ..Usage::default() }
     }
 
-    fn prepare(&self, _offer: &JobOffer, kernel: &[u8]) -> Result<Prepared, String> {
+    fn prepare(&self, offer: &JobOffer, kernel: &[u8], hub: &mut dyn HubFiles) -> Result<Prepared, String> {
         assert_eq!(kernel, KERNEL);
         self.prepared.fetch_add(1, Ordering::Relaxed);
+        if let Some(manifest) = offer.manifest {
+            // All that comes of one file, a piece after the other.
+            let mut offset = 0;
+            while offset < manifest.bytes {
+                hub.ask(manifest.digest, offset, 4);
+                offset += hub.piece().map_err(|error| error.to_string())?.bytes.len() as u64;
+            }
+        }
         let refusal = self.refuse.lock().unwrap().take();
         if let Some(reason) = refusal {
             assert!(!reason.contains("panic"), "{reason}");

@@ -3,6 +3,7 @@
 mod connecting;
 mod failing;
 mod fake;
+mod fetching;
 mod signing;
 mod training;
 

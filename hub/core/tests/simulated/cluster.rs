@@ -30,6 +30,7 @@ pub(crate) fn config() -> JobConfig {
         name: "test".to_owned(),
         seed: 7,
         train_samples: TRAIN_SAMPLES,
+        parts: Vec::new(),
         test_samples: 0,
         codec: Codec::F32,
         mode: Mode::Bsp,

@@ -8,6 +8,7 @@ mod cluster;
 mod evaluation;
 mod failures;
 mod large_models;
+mod parts;
 mod pushes;
 mod rounds;
 mod rules;

@@ -1,17 +1,15 @@
-//! Where a data set's files are. Packed files are unpacked into the cache once; a file whose digest was right is not
-//! digested again until its length or time of change is another.
+//! Where the files of a data set of the catalogue are. Gzipped files are unpacked into the cache once.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
 use omnilearn_wire::dataset::{DatasetSpec, IdxFile};
 use sha2::{Digest, Sha256};
 
-use super::DatasetError;
+use crate::checked::{Checked, unique};
+use crate::error::DatasetError;
 
 /// Where the system's packages put data sets.
 const SYSTEM_FOLDERS: [&str; 2] = ["/usr/share/datasets", "/usr/local/share/datasets"];
@@ -20,29 +18,29 @@ const SYSTEM_FOLDERS: [&str; 2] = ["/usr/share/datasets", "/usr/local/share/data
 const UNPACKED_BYTES_MAX: u64 = 4 << 30;
 
 /// Where to look for the files of one data set.
-pub(super) struct Places<'a> {
+pub(crate) struct Places {
     spec: &'static DatasetSpec,
     folders: Vec<PathBuf>,
     cache: PathBuf,
-    given: &'a Path,
+    checked: Checked,
 }
 
-impl<'a> Places<'a> {
+impl Places {
     /// `folders` first, then the cache, then the system's.
-    pub(super) fn new(spec: &'static DatasetSpec, folders: &[PathBuf], cache: &'a Path) -> Places<'a> {
+    pub(crate) fn new(spec: &'static DatasetSpec, folders: &[PathBuf], cache: &Path) -> Places {
         let own = cache.join("datasets").join(spec.name);
         let mut all: Vec<PathBuf> =
             folders.iter().flat_map(|folder| [folder.join(spec.name), folder.clone()]).collect();
         all.push(own.clone());
         all.extend(SYSTEM_FOLDERS.iter().map(|folder| Path::new(folder).join(spec.name)));
-        Places { spec, folders: all, cache: own, given: cache }
+        Places { spec, folders: all, cache: own, checked: Checked::new(cache) }
     }
 
     /// Path of an uncompressed file whose digest is right.
-    pub(super) fn raw(&self, file: IdxFile) -> Result<PathBuf, DatasetError> {
+    pub(crate) fn raw(&self, file: IdxFile) -> Result<PathBuf, DatasetError> {
         let raw = self.folders.iter().map(|folder| folder.join(file.name)).find(|path| path.is_file());
         if let Some(path) = raw {
-            self.check(&path, file)?;
+            self.checked.check(&path, file.sha256)?;
             return Ok(path);
         }
         let packed =
@@ -77,7 +75,7 @@ impl<'a> Places<'a> {
         })();
         let result = match unpacked {
             Ok(found) if found != file.sha256 => {
-                Err(DatasetError::Digest { path: packed.to_owned(), found, expected: file.sha256 })
+                Err(DatasetError::Digest { path: packed.to_owned(), found, expected: file.sha256.to_owned() })
             }
             Ok(_) => fs::rename(&temporary, &target).map_err(fail("rename to", &target)),
             Err(cause) => Err(fail("unpack", packed)(cause)),
@@ -86,53 +84,9 @@ impl<'a> Places<'a> {
             fs::remove_file(&temporary).ok();
         }
         result?;
-        self.remember(&target, file);
+        self.checked.remember(&target, file.sha256);
         Ok(target)
     }
-
-    fn check(&self, path: &Path, file: IdxFile) -> Result<(), DatasetError> {
-        let fail = |cause| DatasetError::Io { action: "read", path: path.to_owned(), cause };
-        if stamp(path, file)
-            .is_some_and(|stamp| fs::read_to_string(self.marker(path)).is_ok_and(|known| known == stamp))
-        {
-            return Ok(());
-        }
-        let mut hash = Sha256::new();
-        io::copy(&mut File::open(path).map_err(fail)?, &mut hash).map_err(fail)?;
-        let found = format!("{:x}", hash.finalize());
-        if found != file.sha256 {
-            return Err(DatasetError::Digest { path: path.to_owned(), found, expected: file.sha256 });
-        }
-        self.remember(path, file);
-        Ok(())
-    }
-
-    /// Notes that a file's digest is right. If that fails, it is digested again next time.
-    fn remember(&self, path: &Path, file: IdxFile) {
-        let marker = self.marker(path);
-        if let (Some(stamp), Some(folder)) = (stamp(path, file), marker.parent()) {
-            let temporary = marker.with_extension(unique());
-            let written = fs::create_dir_all(folder).and_then(|()| fs::write(&temporary, stamp));
-            written.and_then(|()| fs::rename(&temporary, &marker)).ok();
-        }
-    }
-
-    fn marker(&self, path: &Path) -> PathBuf {
-        let name = format!("{:x}", Sha256::digest(path.as_os_str().as_encoded_bytes()));
-        self.given.join("checked").join(name)
-    }
-}
-
-/// A suffix that no other thread or process on this machine uses.
-fn unique() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// What a file was when its digest was right.
-fn stamp(path: &Path, file: IdxFile) -> Option<String> {
-    let data = fs::metadata(path).ok()?;
-    Some(format!("{} {} {} {} {}", file.sha256, data.len(), data.mtime(), data.mtime_nsec(), data.ino()))
 }
 
 /// Writes to a file and digests what it writes.

@@ -5,8 +5,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
-use super::files::Places;
+use omnilearn_wire::dataset;
+
 use super::*;
+use crate::dataset::Dataset;
+use crate::fit::{Fit, Need, Needs, Outline};
+use crate::split::Values;
 
 /// A catalogue entry of 3 images of 2 by 2 whose digests are those of the files that [`raw_images`] and `labels` give.
 fn spec(images: &[u8], labels: &[u8]) -> &'static DatasetSpec {
@@ -54,8 +58,15 @@ impl Folders {
     fn open(&self, spec: &'static DatasetSpec) -> Result<Split, DatasetError> {
         let folders = [self.data.path().to_owned()];
         let places = Places::new(spec, &folders, self.cache.path());
-        Split::open(spec, &places, spec.train_images, spec.train_labels, 3)
+        split(spec, &places, (spec.train_images, spec.train_labels), 3)
     }
+}
+
+/// How a classifier is given the samples.
+fn fit(spec: &'static DatasetSpec) -> Fit {
+    let need = |integers, shape: &[u32]| Need { name: "need".to_owned(), integers, shape: shape.to_vec() };
+    let needs = Needs { inputs: vec![need(false, &[1, 2, 2])], target: need(true, &[]) };
+    Outline::of_catalogue(spec).fit(&needs).unwrap()
 }
 
 fn good() -> (Vec<u8>, Vec<u8>) {
@@ -65,15 +76,17 @@ fn good() -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn samples_are_read_in_the_order_asked_and_normalised() {
     let (images, labels) = good();
-    let split =
-        Folders::new(&[("images", images.clone()), ("labels", labels.clone())]).open(spec(&images, &labels)).unwrap();
-    let (pixels, labels) = split.read(&[1, 0]).unwrap();
-    assert_eq!(labels, [0, 2]);
+    let spec = spec(&images, &labels);
+    let split = Folders::new(&[("images", images), ("labels", labels)]).open(spec).unwrap();
+    let read = |samples: &[u32]| split.read(samples, &fit(spec), None);
+    let batch = read(&[1, 0]).unwrap();
+    assert_eq!(batch.targets, Values::I32(vec![0, 2]));
     let expected: Vec<f32> =
         [204u8, 255, 1, 2, 0, 51, 102, 153].iter().map(|&pixel| (f32::from(pixel) / 255.0 - 0.5) / 0.25).collect();
-    assert_eq!(pixels, expected);
-    assert_eq!(split.read(&[0, 1, 2]).unwrap().1, [2, 0, 1]);
-    assert!(split.read(&[2, 3]).unwrap_err().to_string().contains("no sample 3 of 3"));
+    assert_eq!(batch.inputs, Values::F32(expected));
+    assert_eq!(read(&[0, 1, 2]).unwrap().targets, Values::I32(vec![2, 0, 1]));
+    assert!(read(&[2, 3]).unwrap_err().to_string().contains("no sample 3 of 3"));
+    assert_eq!(split.strata().unwrap(), [(2, 0), (0, 0), (1, 0)]);
 }
 
 #[test]
@@ -81,9 +94,9 @@ fn packed_files_are_unpacked_into_the_cache_once() {
     let (images, labels) = good();
     let folders = Folders::new(&[("images.gz", packed(&images)), ("labels.gz", packed(&labels))]);
     let spec = spec(&images, &labels);
-    assert_eq!(folders.open(spec).unwrap().len(), 3);
+    assert_eq!(folders.open(spec).unwrap().length(), 3);
     fs::remove_file(folders.data.path().join("images.gz")).unwrap();
-    assert_eq!(folders.open(spec).unwrap().len(), 3);
+    assert_eq!(folders.open(spec).unwrap().length(), 3);
     let leftovers = fs::read_dir(folders.cache.path().join("datasets/tiny")).unwrap().count();
     assert_eq!(leftovers, 2, "no temporary file stays");
 }

@@ -39,14 +39,14 @@ pub enum HeaderError {
 
 /// A checked header.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// Its length, after which the elements begin.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Header {
     /// Reads and checks a header, and the length of the file.
-    pub(super) fn read(file: &File, shape: &[u32]) -> Result<Header, HeaderError> {
+    pub(crate) fn read(file: &File, shape: &[u32]) -> Result<Header, HeaderError> {
         let mut magic = [0; 4];
         file.read_exact_at(&mut magic, 0)?;
         let [0, 0, UNSIGNED_BYTE, rank] = magic else { return Err(HeaderError::Magic { found: magic }) };

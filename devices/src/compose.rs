@@ -96,10 +96,13 @@ impl ComposeFleet {
         }
         ComposeFleet {
             name: level.to_string().to_lowercase(),
-            title: format!(
-                "{level}: four agents, the strongest with {} times the cores of the weakest",
-                level.number()
-            ),
+            title: match level {
+                HeterogeneityLevel::Hl1 => format!("{level}: four agents, all alike"),
+                _ => format!(
+                    "{level}: four agents, the strongest with {} times the cores of the weakest",
+                    level.number()
+                ),
+            },
             job: "./jobs/lenet.toml",
             ..ComposeFleet::of_ratios(&ratios, cores, format!("--hl {}", level.number()))
         }
@@ -107,12 +110,12 @@ impl ComposeFleet {
 
     /// The papers' 32 agents.
     pub fn of_32(cores: f64) -> ComposeFleet {
-        let arguments = FLEET_OF_32.map(|(ratio, agents)| format!("--ratio {ratio}={agents}")).join(" ");
         ComposeFleet {
             name: "fleet32".to_owned(),
             title: "32 agents with 2 to 32 cores of 168".to_owned(),
             job: "./jobs/lenet-32.toml",
-            ..ComposeFleet::of_ratios(&FLEET_OF_32, cores, arguments)
+            // One of those that the command writes when it is told nothing.
+            ..ComposeFleet::of_ratios(&FLEET_OF_32, cores, String::new())
         }
     }
 
@@ -213,11 +216,19 @@ impl ComposeFleet {
             );
         }
         let Self { name, title, job, cores, arguments, .. } = self;
+        let file = format!("docker compose -f devices/compose/{name}.yml");
+        let steps = [
+            ("cargo xtask fleet images".to_owned(), "once: images and secrets"),
+            (format!("{file} up"), "trains; `submit` shows progress and ends with the job"),
+            (format!("{file} down -v"), "ends it and forgets its state"),
+        ];
+        let width = steps.iter().map(|(command, _)| command.len()).max().unwrap_or_default();
+        let steps: String = steps.iter().map(|(command, about)| format!("#   {command:width$}  # {about}\n")).collect();
         Ok(TEMPLATE
             .replace("@TITLE@", title)
-            .replace("@NAME@", name)
+            .replace("@STEPS@", &steps)
             .replace("@CORES@", &decimal(*cores))
-            .replace("@ARGUMENTS@", arguments)
+            .replace("@COMMAND@", format!("cargo xtask fleet compose {arguments}").trim_end())
             .replace("@JOB@", job)
             .replace("@USER@", USER)
             .replace("@AGENTS@", &agents))
@@ -236,11 +247,8 @@ fn decimal(value: f64) -> String {
 
 const TEMPLATE: &str = r#"# @TITLE@.
 #
-#   cargo xtask fleet images                             # once: images and secrets
-#   docker compose -f devices/compose/@NAME@.yml up        # trains; `submit` shows progress and ends with the job
-#   docker compose -f devices/compose/@NAME@.yml down -v   # ends it and forgets its state
-#
-# Made by `cargo xtask fleet compose @ARGUMENTS@`; change it there and not here.
+@STEPS@#
+# Made by `@COMMAND@`; change it there and not here.
 # The agents have @CORES@ cores together. For another machine, add `--cores N --out FILE`.
 # OMNILEARN_DATA names the folder with data sets, OMNILEARN_JOB a job file, OMNILEARN_SECRETS the folder with secrets.
 

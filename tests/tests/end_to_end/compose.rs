@@ -197,10 +197,15 @@ fn compose_up_trains_with_more_agents_through_a_crash_and_a_changed_quota() {
         let agent = agents.iter().find(|agent| container.starts_with(&agent.name)).unwrap().id;
         records.steps.iter().filter(move |step| step.agent == agent)
     };
+    // Agents that share a cache do not get into each other's way, though all have the same process id.
+    for container in groups.iter().flatten() {
+        assert!(steps_of(container).next().is_some(), "every agent takes part");
+    }
     let quotas = |container: &str| steps_of(container).filter_map(|step| step.quota_cores).collect::<Vec<_>>();
-    assert_eq!((quotas(&groups[1][0])[0], quotas(&groups[0][0])[0]), (0.15, 0.225));
-    let strong = quotas(&groups[2][0]);
-    assert_eq!((strong[0], *strong.last().unwrap()), (1.2, 0.6), "an agent sees its quota change");
+    let (plain, weak, strong) = (quotas(&groups[0][0]), quotas(&groups[1][0]), quotas(&groups[2][0]));
+    for (found, expected) in [(plain[0], 0.225), (weak[0], 0.15), (strong[0], 1.2), (*strong.last().unwrap(), 0.6)] {
+        assert!((found - expected).abs() < 1e-3, "an agent sees its quota, and its change: {found} and {expected}");
+    }
     let samples = |container: &str| steps_of(container).map(|step| u64::from(step.samples)).sum::<u64>();
     assert!(samples(&groups[2][0]) > 2 * samples(&groups[1][0]), "work follows the quotas");
 }

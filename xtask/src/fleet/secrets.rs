@@ -30,14 +30,14 @@ const TOKEN_BYTES: usize = 32;
     one\nand their user is another one. Remove the folder to have new secrets made."
 )]
 pub(crate) struct SecretsArguments {
-    /// Folder for the files [default: devices/compose/secrets, or OMNILEARN_SECRETS]
-    #[arg(long, value_name = "FOLDER", env = "OMNILEARN_SECRETS")]
-    pub(crate) folder: Option<PathBuf>,
+    /// Folder with the fleet's secrets [default: devices/compose/secrets]
+    #[arg(long, value_name = "FOLDER", env = "OMNILEARN_SECRETS", hide_env_values = true)]
+    pub(crate) secrets: Option<PathBuf>,
 }
 
 /// The folder that the arguments name.
 pub(crate) fn folder(workspace: &Workspace, arguments: &SecretsArguments) -> PathBuf {
-    arguments.folder.clone().unwrap_or_else(|| compose_files::folder(workspace).join("secrets"))
+    arguments.secrets.clone().unwrap_or_else(|| compose_files::folder(workspace).join("secrets"))
 }
 
 /// Makes what is missing.

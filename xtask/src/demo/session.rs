@@ -266,11 +266,11 @@ impl Fleet<'_> {
         let done = job_view.is_done();
         let agents = self.agents_in_order(&job_view.progress.unwrap_or_default())?;
         if !done {
-            self.hub_program().call(["stop".as_ref(), job.to_string().as_ref()])?;
+            self.hub_program().stop(job)?;
         }
         let records = self.client.records(job)?.into_run(&agents, &self.quotas, self.kit.spec.train_samples)?;
         if let Some(folder) = csv {
-            self.export(job, folder)?;
+            self.hub_program().export(job, folder)?;
         }
         eprintln!("{}: {}", run.name, records.describe());
         Ok(records)
@@ -283,13 +283,6 @@ impl Fleet<'_> {
 
     fn hub_program(&self) -> HubProgram<'_> {
         HubProgram { program: &self.kit.hub, address: self.client.address(), token_file: None }
-    }
-
-    /// Writes a job's records as CSV files.
-    fn export(&self, job: u64, folder: &Path) -> anyhow::Result<()> {
-        self.hub_program()
-            .call(["export".as_ref(), job.to_string().as_ref(), "--csv".as_ref(), folder.as_os_str()])
-            .map(drop)
     }
 
     /// The hub's numbers for our agents, in the order of the quotas.

@@ -136,7 +136,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CompareArguments) -> anyhow
 
 fn epoch_s(fleet: &mut dyn Throttled, job: &Job, interrupt: &Interrupt) -> anyhow::Result<f64> {
     let go_on = &mut |_: &_| Decision { quotas: None, next: Next::GoOn };
-    fleet.train_deciding(job, interrupt, go_on)?.epoch_s().context("the run left no records")
+    fleet.train_deciding(job, None, interrupt, go_on)?.epoch_s().context("the run left no records")
 }
 
 impl Comparison {

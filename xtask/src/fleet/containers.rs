@@ -129,13 +129,15 @@ impl<'kit> ContainerFleet<'kit> {
         self.containers.iter().zip(quotas).try_for_each(|(agent, &cores)| self.docker.set_cores(&agent.id, cores))
     }
 
-    /// Trains a job and returns what was recorded. `look` sees its state time and again.
+    /// Trains a job and returns what was recorded, also as CSV files in the folder `csv` if one is given. `look` sees its state
+    /// time and again.
     ///
     /// # Errors
     /// When the job fails or makes no progress; whatever `look` has against going on.
     pub(crate) fn run_watched(
         &mut self,
         run: &Job,
+        csv: Option<&Path>,
         interrupt: &Interrupt,
         look: &mut dyn FnMut(&JobStatus, &Self) -> anyhow::Result<Next>,
     ) -> anyhow::Result<RunRecords> {
@@ -146,7 +148,10 @@ impl<'kit> ContainerFleet<'kit> {
         let view = watch(&self.client, (job, run), self.containers.len(), interrupt, &mut |status| look(status, self))?;
         let agents = self.agents_in_order(&view.progress.clone().unwrap_or_default())?;
         if !view.is_done() {
-            hub.call(["stop".as_ref(), job.to_string().as_ref()])?;
+            hub.stop(job)?;
+        }
+        if let Some(folder) = csv {
+            hub.export(job, folder)?;
         }
         let quotas = vec![self.kit.quota_total() / agents.len() as f64; agents.len()];
         let records = self.client.records(job)?.into_run(&agents, &quotas, self.kit.spec().train_samples)?;

@@ -35,6 +35,30 @@ impl HubProgram<'_> {
         job_number(&answer).with_context(|| format!("no job number in `{}`", answer.trim()))
     }
 
+    /// Ends a job that has done what it was for. One that came to its end by itself in this moment is as good.
+    ///
+    /// # Errors
+    /// When the hub does not answer.
+    pub(crate) fn stop(&self, job: u64) -> anyhow::Result<()> {
+        let number = job.to_string();
+        let stopped = self.call(["stop".as_ref(), number.as_ref()]);
+        let view = self.call(["status".as_ref(), number.as_ref(), "--json".as_ref()])?;
+        let view: serde_json::Value = serde_json::from_str(&view).context("reading the job's state")?;
+        match view.get("state").and_then(serde_json::Value::as_str) {
+            Some("done") => Ok(()),
+            _ => stopped.map(drop),
+        }
+    }
+
+    /// Writes a job's records as CSV files.
+    ///
+    /// # Errors
+    /// When the hub does not answer or a file cannot be written.
+    pub(crate) fn export(&self, job: u64, folder: &Path) -> anyhow::Result<()> {
+        let number = job.to_string();
+        self.call(["export".as_ref(), number.as_ref(), "--csv".as_ref(), folder.as_os_str()]).map(drop)
+    }
+
     /// Runs a command of the program and returns what it printed.
     ///
     /// # Errors

@@ -56,6 +56,9 @@ pub(crate) struct ScheduleArguments {
     /// Folder with the data set's files [default: Debian's, or fetched into the user's cache]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Folder for every step's and every change's record as CSV files
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
     #[command(flatten)]
     secrets: SecretsArguments,
 }
@@ -101,7 +104,7 @@ fn run_on(
     let job = job(kit, schedule, arguments, agents)?;
     let mut runner = Runner::new(schedule, agents, kit.quota_total());
     let began = Instant::now();
-    let run = fleet.train_deciding(&job, interrupt, &mut |status| {
+    let run = fleet.train_deciding(&job, arguments.csv.as_deref(), interrupt, &mut |status| {
         let decision = runner.decide(status, began.elapsed().as_secs_f64());
         if let (Some(quotas), Some(start)) = (&decision.quotas, runner.starts.last()) {
             let quotas: Vec<String> = quotas.iter().map(|quota| format!("{quota:.3}")).collect();
@@ -156,7 +159,9 @@ impl<'a> Runner<'a> {
         self.position = self.position.advance(self.schedule, status.epoch, now_s);
         let block = self.position.block;
         let Some(current) = self.schedule.blocks.get(block) else {
-            return Decision { quotas: None, next: Next::Enough };
+            // A job of whole epochs ends by itself, and evaluates first.
+            let ends = self.schedule.epochs().is_some_and(|epochs| epochs.fract() == 0.0);
+            return Decision { quotas: None, next: if ends { Next::GoOn } else { Next::Enough } };
         };
         if self.starts.last().is_some_and(|start| start.block == block) {
             return Decision { quotas: None, next: Next::GoOn };
@@ -186,5 +191,13 @@ mod tests {
         assert_eq!(runner.decide(&status(300, 1.2), 14.9), Decision { quotas: None, next: Next::GoOn });
         assert_eq!(runner.decide(&status(301, 1.3), 15.0), Decision { quotas: None, next: Next::Enough });
         assert_eq!(runner.starts, [BlockStart { block: 0, version: 0 }, BlockStart { block: 1, version: 240 }]);
+    }
+
+    #[test]
+    fn a_job_that_ends_with_its_schedule_is_left_to_evaluate() {
+        let schedule = Schedule::parse("title = \"t\"\n[[blocks]]\nhl = 1\nepochs = 2.0").unwrap();
+        let mut runner = Runner::new(&schedule, 4, 1.8);
+        assert!(runner.decide(&status(0, 0.0), 0.0).quotas.is_some());
+        assert_eq!(runner.decide(&status(480, 2.0), 9.0), Decision { quotas: None, next: Next::GoOn });
     }
 }

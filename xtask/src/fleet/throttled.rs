@@ -1,5 +1,7 @@
 //! What a fleet of containers and one of plain control groups have in common: a job, and quotas that change while it runs.
 
+use std::path::Path;
+
 use omnilearn_devices::quota::CpuGroup;
 
 use super::containers::ContainerFleet;
@@ -20,13 +22,15 @@ pub(crate) trait Throttled {
     /// How many agents there are.
     fn agents(&self) -> usize;
 
-    /// Trains a job and returns what was recorded. `decide` sees its state time and again.
+    /// Trains a job and returns what was recorded, also as CSV files in the folder `csv` if one is given. `decide` sees its
+    /// state time and again.
     ///
     /// # Errors
     /// When the job fails or makes no progress, or a quota cannot be set.
     fn train_deciding(
         &mut self,
         job: &Job,
+        csv: Option<&Path>,
         interrupt: &Interrupt,
         decide: &mut dyn FnMut(&JobStatus) -> Decision,
     ) -> anyhow::Result<RunRecords>;
@@ -40,10 +44,11 @@ impl Throttled for Fleet<'_> {
     fn train_deciding(
         &mut self,
         job: &Job,
+        csv: Option<&Path>,
         interrupt: &Interrupt,
         decide: &mut dyn FnMut(&JobStatus) -> Decision,
     ) -> anyhow::Result<RunRecords> {
-        self.run_watched(job, None, interrupt, &mut |status, groups: &mut [CpuGroup]| {
+        self.run_watched(job, csv, interrupt, &mut |status, groups: &mut [CpuGroup]| {
             let Decision { quotas, next } = decide(status);
             for (group, quota) in groups.iter_mut().zip(quotas.into_iter().flatten()) {
                 group.set_quota(quota)?;
@@ -61,10 +66,11 @@ impl Throttled for ContainerFleet<'_> {
     fn train_deciding(
         &mut self,
         job: &Job,
+        csv: Option<&Path>,
         interrupt: &Interrupt,
         decide: &mut dyn FnMut(&JobStatus) -> Decision,
     ) -> anyhow::Result<RunRecords> {
-        self.run_watched(job, interrupt, &mut |status, fleet| {
+        self.run_watched(job, csv, interrupt, &mut |status, fleet| {
             let Decision { quotas, next } = decide(status);
             if let Some(quotas) = quotas {
                 fleet.set_quotas(&quotas)?;

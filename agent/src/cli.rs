@@ -47,6 +47,14 @@ Examples:
 
 Exit codes: 0 the kernel can be trained, 1 it cannot, 2 bad usage.";
 
+const HEALTH_HELP: &str = "\
+Examples:
+  omnilearn-agent run --hub ws://127.0.0.1:7700 --health-file /run/omnilearn/health
+  omnilearn-agent health /run/omnilearn/health
+      For health checks of containers and services, where there is no curl.
+
+Exit codes: 0 the agent is connected to its hub, 1 it is not, or it hangs; 2 bad usage.";
+
 /// Trains models for a hub on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "omnilearn-agent", version, after_help = "Example: omnilearn-agent run --hub ws://127.0.0.1:7700")]
@@ -68,9 +76,20 @@ pub enum Command {
     /// Show what an agent would see of this machine, and end.
     #[command(after_help = PROBE_HELP)]
     Probe(ProbeArgs),
+    /// Tell whether an agent on this machine runs and is connected to its hub.
+    #[command(after_help = HEALTH_HELP)]
+    Health(HealthArgs),
     /// Work on kernels, the models that agents train.
     #[command(subcommand, after_help = CHECK_HELP)]
     Kernel(KernelCommand),
+}
+
+/// Arguments of `health`.
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// The file that the agent was given as --health-file.
+    #[arg(value_name = "FILE", env = "OMNILEARN_HEALTH_FILE")]
+    pub file: PathBuf,
 }
 
 /// What to do with a kernel.
@@ -137,7 +156,7 @@ pub struct RunArgs {
     pub machine: MachineArgs,
     /// File with the hub's token; without it the variable OMNILEARN_TOKEN is used. A token is never an argument, where
     /// every user of the machine could read it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "OMNILEARN_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
     /// Run only kernels signed by this key, or by one of those in a file with a key on each line; may be given more than
     /// once, with commas in the variable. `omnilearn-hub key show` prints a hub's key, `key new` makes one for an author.
@@ -158,6 +177,9 @@ pub struct RunArgs {
     /// End when the job is over instead of waiting for the next.
     #[arg(long)]
     pub exit_when_done: bool,
+    /// Keep a file that says whether the agent is connected, for `omnilearn-agent health`.
+    #[arg(long, value_name = "FILE", env = "OMNILEARN_HEALTH_FILE")]
+    pub health_file: Option<PathBuf>,
 }
 
 /// Arguments of `probe`.
@@ -228,8 +250,9 @@ impl RunArgs {
             host_time: self.operation_time_max,
             ..Limits::default()
         };
-        let exit_when_done = self.exit_when_done;
-        let config = AgentConfig { name, token, trust, kernel_limits, exit_when_done, ..AgentConfig::new(hub) };
+        let (exit_when_done, health_file) = (self.exit_when_done, self.health_file);
+        let config =
+            AgentConfig { name, token, trust, kernel_limits, exit_when_done, health_file, ..AgentConfig::new(hub) };
         Ok(self.machine.into_config(config))
     }
 }
@@ -286,6 +309,8 @@ mod tests {
             "--data-cache-max",
             "2GiB",
             "--exit-when-done",
+            "--health-file",
+            "/run/health",
         ])
         .unwrap();
         assert_eq!((config.name.as_str(), config.data.len(), config.memory_max), ("pi.4", 2, Some(1 << 30)));
@@ -294,6 +319,7 @@ mod tests {
             (config.cache, config.threads.map(NonZeroUsize::get), config.exit_when_done),
             ("/c".into(), Some(3), true)
         );
+        assert_eq!(config.health_file, Some("/run/health".into()));
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct AgentConfig {
     pub kernel_limits: Limits,
     /// Whether the agent ends when its job does.
     pub exit_when_done: bool,
+    /// File in which the agent says whether it is well; see [`crate::health`].
+    pub health_file: Option<PathBuf>,
 }
 
 impl AgentConfig {
@@ -62,6 +64,7 @@ impl AgentConfig {
             memory_max: None,
             kernel_limits: Limits::default(),
             exit_when_done: false,
+            health_file: None,
         }
     }
 }

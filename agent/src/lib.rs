@@ -7,6 +7,7 @@ pub mod config;
 pub mod dataset;
 pub mod device;
 pub mod engine;
+pub mod health;
 pub mod kernel_check;
 pub mod machine;
 pub mod probe;

@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use omnilearn_agent::cli::{CheckArgs, Cli, Command, KernelCommand, ProbeArgs, RunArgs};
-use omnilearn_agent::kernel_check;
+use omnilearn_agent::cli::{CheckArgs, Cli, Command, HealthArgs, KernelCommand, ProbeArgs, RunArgs};
 use omnilearn_agent::probe::Report;
+use omnilearn_agent::{health, kernel_check};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     match command {
         Command::Run(arguments) => run(arguments),
         Command::Probe(arguments) => probe(arguments),
+        Command::Health(arguments) => tell_health(&arguments),
         Command::Kernel(KernelCommand::Check(arguments)) => check(arguments),
     }
 }
@@ -118,6 +119,16 @@ fn probe(arguments: ProbeArgs) -> ExitCode {
         print!("{report}");
     }
     ExitCode::SUCCESS
+}
+
+fn tell_health(arguments: &HealthArgs) -> ExitCode {
+    match health::check(&arguments.file, std::time::SystemTime::now()) {
+        Ok(hub) => {
+            println!("connected to {hub}");
+            ExitCode::SUCCESS
+        }
+        Err(unwell) => complain(&describe(&unwell), FAILED),
+    }
 }
 
 fn check(arguments: CheckArgs) -> ExitCode {

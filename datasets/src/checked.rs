@@ -56,10 +56,12 @@ impl Checked {
     }
 }
 
-/// A suffix that no other thread or process on this machine uses.
+/// A suffix that nobody else uses: random, since agents in containers that share a cache all have the same process id. The
+/// standard library seeds its hash maps from the operating system.
 pub(crate) fn unique() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{:016x}", std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), number))
 }
 
 /// What a file was when its digest was right. Not its time of use, which a cache sets anew.

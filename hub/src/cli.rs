@@ -38,7 +38,9 @@ pub(crate) enum Command {
     ///
     /// At its first start the hub makes a key (hub.key in the state folder), with which it signs every
     /// kernel that it hands out. Agents refuse kernels under another key; keep the file when the state
-    /// folder moves, and keep it to yourself.
+    /// folder moves, and keep it to yourself. Where secrets are files that somebody else provides:
+    ///
+    ///   omnilearn-hub serve --token-file /run/secrets/token --key-file /run/secrets/hub_key
     ///
     /// Ctrl-C ends it within two seconds: agents are told, weights and records are written.
     #[command(verbatim_doc_comment)]
@@ -82,6 +84,14 @@ pub(crate) enum Command {
     ///   omnilearn-hub stop 3
     #[command(verbatim_doc_comment)]
     Stop(Stop),
+
+    /// Tell whether a hub answers: exit code 0 if it does, 1 if not.
+    ///
+    /// For health checks of containers and services, where there is no curl:
+    ///
+    ///   omnilearn-hub health
+    #[command(verbatim_doc_comment)]
+    Health(Health),
 
     /// Print a job file with every key explained.
     ///
@@ -191,6 +201,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FOLDER", env = "OMNILEARN_STATE")]
     pub(crate) state: Option<PathBuf>,
 
+    /// File with the hub's own key, made by `omnilearn-hub key new FILE`, where a secret comes from elsewhere. Default: hub.key
+    /// in the state folder, made at the first start.
+    #[arg(long, value_name = "FILE", env = "OMNILEARN_KEY_FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) token: TokenSource,
 
@@ -218,6 +233,12 @@ pub(crate) struct HubAddress {
 
     #[command(flatten)]
     pub(crate) token: TokenSource,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Health {
+    #[command(flatten)]
+    pub(crate) hub: HubAddress,
 }
 
 #[derive(Debug, Args)]

@@ -74,17 +74,27 @@ pub fn create(path: &Path) -> Result<KeyPair, KeyFileError> {
 /// # Errors
 /// [`KeyFileError`]
 pub fn read(path: &Path) -> Result<KeyPair, KeyFileError> {
-    let io = |cause| KeyFileError::Io { path: path.to_owned(), cause };
-    let file = File::open(path).map_err(io)?;
-    let mode = file.metadata().map_err(io)?.permissions().mode() & 0o777;
-    let mut text = String::new();
-    file.take(BYTES_MAX).read_to_string(&mut text).map_err(io)?;
-    let key = KeyPair::parse_secret(&text).map_err(|cause| KeyFileError::Text { path: path.to_owned(), cause })?;
+    let key = read_given(path)?;
+    let metadata = std::fs::metadata(path).map_err(|cause| KeyFileError::Io { path: path.to_owned(), cause })?;
+    let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let mode = format!("{mode:o}");
         tracing::warn!(file = %path.display(), mode, "others than the owner may use this secret key; run `chmod 600` on it");
     }
     Ok(key)
+}
+
+/// Reads a key that was provided as a secret. Whoever mounts secrets into a container chooses their owner and their mode, and
+/// the user there could not change them, so nothing is said about these.
+///
+/// # Errors
+/// [`KeyFileError`]
+pub(crate) fn read_given(path: &Path) -> Result<KeyPair, KeyFileError> {
+    let io = |cause| KeyFileError::Io { path: path.to_owned(), cause };
+    let file = File::open(path).map_err(io)?;
+    let mut text = String::new();
+    file.take(BYTES_MAX).read_to_string(&mut text).map_err(io)?;
+    KeyPair::parse_secret(&text).map_err(|cause| KeyFileError::Text { path: path.to_owned(), cause })
 }
 
 /// Reads a key, or makes it if there is none yet.

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Status(status) => self::status(&status),
         Command::Export(export) => self::export(&export),
         Command::Stop(stop) => self::stop(&stop),
+        Command::Health(health) => self::health(&health),
         Command::JobExample => print(job_file::EXAMPLE).map(|()| ExitCode::SUCCESS),
         Command::Key(KeyCommand::New(new)) => key_new(&new.file),
         Command::Key(KeyCommand::Show(show)) => key_show(&show),
@@ -127,6 +128,7 @@ fn serve(serve: &cli::Serve) -> anyhow::Result<ExitCode> {
     let address = listen_address(serve, token.is_some())?;
     let config = Config {
         state: state_folder(serve.state.as_ref()),
+        key: serve.key_file.clone(),
         token: token.as_deref().map(Token::new),
         exit_when_done: serve.exit_when_done,
     };
@@ -263,6 +265,12 @@ fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
         let rows = export::csv(&client, arguments.job, folder)?;
         eprintln!("{}: {rows} rows in steps.csv, rounds.csv, evaluations.csv and batches.csv", folder.display());
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn health(arguments: &cli::Health) -> anyhow::Result<ExitCode> {
+    let health = client(&arguments.hub)?.health()?;
+    print(&format!("{} answers, version {}\n", arguments.hub.hub, health.version))?;
     Ok(ExitCode::SUCCESS)
 }
 

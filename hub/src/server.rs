@@ -34,6 +34,8 @@ use crate::weights_store::WeightsStore;
 pub struct Config {
     /// The state folder.
     pub state: PathBuf,
+    /// The file with the hub's own key; by default one in the state folder, made where it is missing.
+    pub key: Option<PathBuf>,
     /// The shared token that agents and clients must show, if any.
     pub token: Option<Token>,
     /// Whether the hub ends once no job is left, after at least one.
@@ -65,10 +67,13 @@ pub enum RunError {
 pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationToken) -> Result<Outcome, RunError> {
     let address = listener.local_addr()?;
     let holder = format!("process {} at {address}", std::process::id());
-    let directory = config.state.clone();
+    let (directory, given_key) = (config.state.clone(), config.key.clone());
     let opened = tokio::task::spawn_blocking(move || {
         let store = Store::open(&directory, &holder)?;
-        let key = key_file::read_or_create(&store.hub_key())?;
+        let key = match given_key {
+            Some(path) => key_file::read_given(&path)?,
+            None => key_file::read_or_create(&store.hub_key())?,
+        };
         Ok::<_, RunError>((store, key))
     });
     let (store, key) = opened.await.unwrap_or(Err(StoreError::ShuttingDown.into()))?;

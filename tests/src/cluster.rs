@@ -18,8 +18,11 @@ use crate::{component_path, workspace};
 /// Longest time that a job in a test may take before the test fails with what the processes said.
 const JOB_WAIT: Duration = Duration::from_secs(240);
 
-/// Builds both programs once, so that a test never runs yesterday's.
-fn programs() -> Result<&'static Path> {
+/// The folder with the workspace's programs, which are built once, so that a test never runs yesterday's.
+///
+/// # Errors
+/// If they do not build.
+pub fn programs() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let this = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -47,7 +50,11 @@ pub struct Process {
 }
 
 impl Process {
-    fn spawn(name: &str, command: &mut Command) -> Result<Process> {
+    /// Starts a process.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn spawn(name: &str, command: &mut Command) -> Result<Process> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -317,19 +324,7 @@ impl Cluster {
     /// # Errors
     /// If the hub does not answer.
     pub fn records(&self, job: u64) -> Result<RecordPage> {
-        let mut all = RecordPage::default();
-        loop {
-            let page = self.client.records(job, all.next)?;
-            let more = page.more;
-            all.next = page.next;
-            all.steps.extend(page.steps);
-            all.rounds.extend(page.rounds);
-            all.evaluations.extend(page.evaluations);
-            all.batches.extend(page.batches);
-            if !more {
-                return Ok(all);
-            }
-        }
+        all_records(&self.client, job)
     }
 
     /// The job's weights.
@@ -345,5 +340,25 @@ impl Cluster {
             (name, (view.shape().to_vec(), values))
         };
         Ok(file.tensors().into_iter().map(tensor).collect())
+    }
+}
+
+/// All records of a job.
+///
+/// # Errors
+/// If the hub does not answer.
+pub fn all_records(client: &HubClient, job: u64) -> Result<RecordPage> {
+    let mut all = RecordPage::default();
+    loop {
+        let page = client.records(job, all.next)?;
+        let more = page.more;
+        all.next = page.next;
+        all.steps.extend(page.steps);
+        all.rounds.extend(page.rounds);
+        all.evaluations.extend(page.evaluations);
+        all.batches.extend(page.batches);
+        if !more {
+            return Ok(all);
+        }
     }
 }

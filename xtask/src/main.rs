@@ -1,4 +1,4 @@
-//! The workspace's tool: `cargo xtask demo | test | kernels | bench | fetch-data`.
+//! The workspace's tool: `cargo xtask demo | test | kernels | bench | fleet | fetch-data`.
 
 mod bench;
 mod chart;
@@ -39,6 +39,9 @@ enum Command {
     /// Measures what the project claims.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Fleets of containers or plain processes under the CPU quotas of real devices: profiles, compose files, images, schedules.
+    #[command(subcommand)]
+    Fleet(fleet::FleetCommand),
     /// Gets a data set (Debian package, or its authors' server with the SHA-256 checked) and prints its folder.
     FetchData {
         /// Name of the data set, such as `fashion-mnist`.
@@ -63,6 +66,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(arguments) => test_command::run(&workspace, &arguments),
         Command::Kernels(arguments) => kernels::run(&workspace, &arguments),
         Command::Bench(bench) => bench::run(&workspace, &bench),
+        Command::Fleet(command) => fleet::run(&workspace, &command),
         Command::FetchData { name } => {
             let spec = datasets::find_spec(&name)?;
             let folder = datasets::provide(spec, None, &|line| eprintln!("{line}"))?;

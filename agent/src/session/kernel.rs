@@ -70,7 +70,7 @@ impl KernelStore {
     pub(super) fn store(&self, digest: &[u8; 32], kernel: &[u8]) {
         let path = self.path(digest);
         // Agents that share a folder write files of their own, and the last rename wins with the same content.
-        let temporary = path.with_extension(format!("{}-{:x}.tmp", std::process::id(), unique()));
+        let temporary = path.with_extension(format!("{:016x}.tmp", unique()));
         let result = std::fs::write(&temporary, kernel).and_then(|()| std::fs::rename(&temporary, &path));
         if let Err(cause) = result {
             warn!(path = %path.display(), %cause, "cannot keep the kernel");
@@ -79,10 +79,12 @@ impl KernelStore {
     }
 }
 
-/// A number that no other file of this process has in its name.
+/// A number that no other file has in its name: random, since agents in containers that share a cache all have the same
+/// process id.
 pub(super) fn unique() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), number)
 }
 
 /// A kernel on its way. What has arrived outlives the connection.

@@ -122,7 +122,7 @@ impl KnownHubs {
             text.push('\n');
         }
         text.push_str(&format!("{} {key}\n", self.hub));
-        let temporary = self.file.with_extension(format!("{}-{:x}.tmp", std::process::id(), unique()));
+        let temporary = self.file.with_extension(format!("{:016x}.tmp", unique()));
         let result = write_synced(&temporary, &text).and_then(|()| fs::rename(&temporary, &self.file));
         if result.is_err() {
             let _ = fs::remove_file(&temporary); // perhaps it was never made

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use omnilearn_wire::handshake::Hello;
 use omnilearn_wire::message::Machine;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -39,6 +39,7 @@ pub use self::kernel::{CacheError, writable};
 use self::state::{End, Session};
 use crate::config::AgentConfig;
 use crate::device::NoGpu;
+use crate::health::{self, Health};
 
 /// A connection that lasted this long was a good one: the next loss starts the back-off over.
 const GOOD_CONNECTION: Duration = backoff::LONGEST;
@@ -118,6 +119,7 @@ struct Agent {
     shutdown: CancellationToken,
     was_welcome: bool,
     link: Link,
+    health: watch::Sender<Health>,
 }
 
 /// What the log said last of the connection: one line per change.
@@ -155,6 +157,7 @@ impl Agent {
             session: Session::new(store, guard, config.exit_when_done),
             compute: ComputeThread::new(Arc::clone(&factory)),
             backoff: Backoff::new(process),
+            health: watch::Sender::new(Health::Waiting { hub: config.hub.to_string() }),
             config,
             hello,
             factory,
@@ -165,7 +168,11 @@ impl Agent {
     }
 
     async fn run(mut self) -> Result<(), RunError> {
-        let result = self.serve().await;
+        let keep_health = health::keep(self.config.health_file.clone(), self.health.subscribe());
+        let result = tokio::select! {
+            result = self.serve() => result,
+            never = keep_health => match never {},
+        };
         self.compute.stop(STOP_PATIENCE).await;
         result
     }
@@ -183,6 +190,7 @@ impl Agent {
                     let since = Instant::now();
                     self.was_welcome = true;
                     self.link = Link::Connected;
+                    self.health.send_replace(Health::Connected { hub: self.config.hub.to_string() });
                     let welcome = &connection.welcome;
                     info!(hub = %self.config.hub, agent = %welcome.agent, name = %self.hello.name, hub_version = %welcome.hub_version,
                         protocol = connection.protocol, "connected to the hub");
@@ -197,6 +205,7 @@ impl Agent {
                         self.backoff.reset();
                     }
                     self.link = Link::Waiting;
+                    self.health.send_replace(Health::Waiting { hub: self.config.hub.to_string() });
                     warn!(hub = %self.config.hub, reason, "lost the hub, connecting again");
                     self.backoff.next_wait()
                 }

@@ -29,7 +29,13 @@ struct Hub {
 
 impl Hub {
     async fn start(state: &Path, token: Option<&str>) -> Hub {
-        Hub::start_with(Config { state: state.to_owned(), token: token.map(Token::new), exit_when_done: false }).await
+        Hub::start_with(Config {
+            state: state.to_owned(),
+            key: None,
+            token: token.map(Token::new),
+            exit_when_done: false,
+        })
+        .await
     }
 
     async fn start_with(config: Config) -> Hub {
@@ -336,7 +342,7 @@ async fn agents_time_themselves_at_sizes_within_the_bounds() {
 #[tokio::test]
 async fn exit_when_done_ends_the_hub_and_sends_agents_home() {
     let folder = tempfile::tempdir().unwrap();
-    let config = Config { state: folder.path().to_owned(), token: None, exit_when_done: true };
+    let config = Config { state: folder.path().to_owned(), key: None, token: None, exit_when_done: true };
     let hub = Hub::start_with(config).await;
     let agent = tokio::spawn(Agent::connect(&hub, "pi", 1).await.work());
     hub.submit(&format!("[stop]\nsteps = 3\n{KERNEL}")).await.unwrap();
@@ -553,6 +559,23 @@ async fn the_hub_signs_with_the_key_that_it_made_first() {
     assert_eq!(keys.len(), 1, "{keys:?}");
     let key = crate::key_file::read(&folder.path().join("hub.key")).unwrap();
     assert!(keys.contains(&key.public().to_string()));
+}
+
+#[tokio::test]
+async fn a_key_that_is_provided_as_a_secret_is_used_and_none_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    let key = crate::key_file::create(&file).unwrap().public().to_string();
+    let state = folder.path().join("state");
+    let config = |key| Config { state: state.clone(), key: Some(key), token: None, exit_when_done: false };
+    let hub = Hub::start_with(config(file.clone())).await;
+    assert_eq!(hub.call(|client| client.health().unwrap().key).await, key);
+    hub.stop().await;
+    assert!(!state.join("hub.key").exists());
+    // A secret that is missing is not replaced by another one.
+    std::fs::remove_file(&file).unwrap();
+    let error = Hub::start_with(config(file)).await.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, RunError::Key(_)), "{error}");
 }
 
 #[tokio::test]

@@ -6,10 +6,9 @@
 #![expect(unsafe_code, reason = "loading compiled code is unsafe by nature; `load` says what makes it sound")]
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
@@ -83,8 +82,10 @@ fn store(path: &Path, code: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         make_private_folder(folder)?;
     }
-    // Under a name of its own until it is whole, so that nobody loads half an entry.
-    let whole = path.with_extension(format!("{}-{}.tmp", process::id(), SERIAL.fetch_add(1, Ordering::Relaxed)));
+    // Under a name of its own until it is whole, so that nobody loads half an entry. The name is random, by a hash that the
+    // operating system seeds: processes in containers that share the folder all have the same id.
+    let name = RandomState::new().hash_one(SERIAL.fetch_add(1, Ordering::Relaxed));
+    let whole = path.with_extension(format!("{name:016x}.tmp"));
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

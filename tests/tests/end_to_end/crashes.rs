@@ -43,9 +43,14 @@ fn start() -> (Cluster, u64) {
 
 /// How often each position of the first epoch is in an accepted update.
 fn coverage(records: &RecordPage) -> Vec<u32> {
+    coverage_of(records, 0)
+}
+
+/// How often each position of an epoch, counted from 0, is in an accepted update.
+pub(super) fn coverage_of(records: &RecordPage, epoch: u32) -> Vec<u32> {
     let mut counts = vec![0; SAMPLES];
     for step in &records.steps {
-        for span in step.spans.iter().filter(|span| span.epoch == 0) {
+        for span in step.spans.iter().filter(|span| span.epoch == epoch) {
             counts[span.start as usize..span.end as usize].iter_mut().for_each(|count| *count += 1);
         }
     }

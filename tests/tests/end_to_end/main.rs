@@ -1,6 +1,7 @@
 //! Real hubs and real agents on loopback. They need the kernels (`cargo xtask kernels`) and Fashion-MNIST.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
+mod compose;
 mod crashes;
 mod datasets;
 mod exactness;

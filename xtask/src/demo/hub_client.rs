@@ -16,6 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub(crate) struct HubClient {
     address: String,
+    authorization: Option<String>,
     http: ureq::Agent,
 }
 
@@ -25,7 +26,12 @@ impl HubClient {
         // A proxy for the world outside has no business between two processes of one machine.
         let config =
             ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).proxy(None).http_status_as_error(false);
-        Self { address, http: config.build().into() }
+        Self { address, authorization: None, http: config.build().into() }
+    }
+
+    /// The same hub, which wants this token.
+    pub(crate) fn with_token(self, token: &str) -> Self {
+        Self { authorization: Some(format!("Bearer {}", token.trim())), ..self }
     }
 
     /// Its address.
@@ -97,7 +103,11 @@ impl HubClient {
     }
 
     fn read<T: DeserializeOwned>(&self, address: &str) -> anyhow::Result<T> {
-        let mut response = self.http.get(address).call().with_context(|| format!("asking {address}"))?;
+        let mut request = self.http.get(address);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        let mut response = request.call().with_context(|| format!("asking {address}"))?;
         if !response.status().is_success() {
             let body = response.body_mut().read_to_string().unwrap_or_default();
             bail!("{address} answered {}: {body}", response.status());
@@ -118,6 +128,13 @@ pub(crate) struct Job {
     pub(crate) message: String,
     /// How it does.
     pub(crate) progress: Option<JobStatus>,
+}
+
+impl Job {
+    /// Whether it came to its planned end.
+    pub(crate) fn is_done(&self) -> bool {
+        self.state == "done"
+    }
 }
 
 /// How a job does.

@@ -7,6 +7,7 @@ mod progress;
 mod records;
 mod session;
 mod summary;
+mod watch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +19,16 @@ use crate::fleet::ratios::HeterogeneityLevel;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 
+pub(crate) use hub_client::{HubClient, JobStatus};
 pub(crate) use job::{Mode, Model, Policy, table};
 pub(crate) use records::RunRecords;
 #[cfg(test)]
+pub(crate) use records::StepRecord;
+#[cfg(test)]
 pub(crate) use records::tests::canned as canned_records;
-pub(crate) use session::{Job, Kit, Run};
+pub(crate) use session::{Fleet, Job, Kit, Run};
 pub(crate) use summary::{DemoSummary, RunSummary};
+pub(crate) use watch::{Next, watch};
 
 /// Trains a model with a hub and unequal agents on real images, and shows what batches that follow speed are worth.
 ///

@@ -121,6 +121,16 @@ impl RunRecords {
         Some(staleness.iter().sum::<f64>() / staleness.len() as f64)
     }
 
+    /// Time per epoch, steps per second and accuracy in one line.
+    pub(crate) fn describe(&self) -> String {
+        let figures = [
+            self.epoch_s().map(|epoch_s| format!("{epoch_s:.2} s an epoch")),
+            self.steps_per_s().map(|rate| format!("{rate:.1} steps/s")),
+            self.accuracy().map(|accuracy| format!("{:.1} % accuracy", accuracy * 100.0)),
+        ];
+        figures.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
     fn per_agent(
         &self,
         wanted: impl Fn(&StepRecord) -> bool,

@@ -1,10 +1,9 @@
 //! One demo session: what has to be there, the processes of the fleet, and training runs on them.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
@@ -12,11 +11,12 @@ use anyhow::{Context, bail};
 use omnilearn_devices::quota::{CgroupTree, CpuGroup, Limiter, pinned_cores};
 use omnilearn_wire::dataset::DatasetSpec;
 
-use super::hub_client::HubClient;
+use super::hub_client::{HubClient, JobStatus};
 use super::job::{JobPlan, Mode, Model, Policy};
-use super::progress::Progress;
 use super::records::RunRecords;
-use crate::fleet::process::{Process, stop_all, unconfigured};
+use super::watch::{Next, watch};
+use crate::fleet::hub_program::HubProgram;
+use crate::fleet::process::{Process, stop_all};
 use crate::fleet::ratios::HeterogeneityLevel;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
@@ -30,12 +30,6 @@ const HUB_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longest wait for all agents to connect: one with a small quota starts slowly.
 const AGENTS_PATIENCE: Duration = Duration::from_secs(180);
-
-/// Longest time in which a job may make no step.
-const STEP_PATIENCE: Duration = Duration::from_secs(300);
-
-/// Time between two looks at the hub.
-const POLL_EVERY: Duration = Duration::from_millis(300);
 
 /// Everything that has to be there before a fleet can start.
 #[derive(Debug)]
@@ -129,6 +123,42 @@ impl Kit {
         &self.data
     }
 
+    /// The program `omnilearn-hub`.
+    pub(crate) fn hub_program(&self) -> &Path {
+        &self.hub
+    }
+
+    /// The program `omnilearn-agent`.
+    pub(crate) fn agent_program(&self) -> &Path {
+        &self.agent
+    }
+
+    /// Sum of the agents' quotas, in cores.
+    pub(crate) fn quota_total(&self) -> f64 {
+        self.quota_total
+    }
+
+    /// The job of a run.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn job(&self, run: &Run) -> anyhow::Result<Job> {
+        let plan = JobPlan {
+            mode: run.mode,
+            model: run.model,
+            policy: run.policy,
+            width: run.width,
+            global_batch: run.global_batch,
+            epochs: run.epochs,
+            agents: u32::try_from(run.agents).context("too many agents")?,
+            dataset: self.spec.name,
+            train_samples: self.spec.train_samples,
+            seed: run.seed,
+        };
+        let text = plan.to_toml(&self.workspace.component(run.model.kernel()))?;
+        Ok(Job { name: run.policy.name(), text, epochs: run.epochs })
+    }
+
     /// Starts a hub with an empty state folder and the agents of a heterogeneity level, and waits until all are connected.
     ///
     /// # Errors
@@ -152,7 +182,7 @@ impl Kit {
             .arg(state.path().join("hub"));
         let hub = Process::spawn("the hub", command, &logs.join("hub.log"))?;
         let client = HubClient::new(format!("http://127.0.0.1:{port}"));
-        let mut fleet = Fleet { kit: self, quotas, client, agents: Vec::new(), groups: Vec::new(), hub, state };
+        let mut fleet = Fleet { kit: self, quotas, client, agents: Vec::new(), groups: Vec::new(), hub, _state: state };
         fleet.wait_for(HUB_PATIENCE, "the hub to listen", interrupt, |fleet| fleet.client.is_up())?;
         fleet.start_agents(port, logs)?;
         fleet.wait_for(AGENTS_PATIENCE, "all agents to connect", interrupt, |fleet| {
@@ -174,10 +204,15 @@ pub(crate) struct Fleet<'kit> {
     agents: Vec<Process>,
     groups: Vec<CpuGroup>,
     hub: Process,
-    state: tempfile::TempDir,
+    _state: tempfile::TempDir,
 }
 
 impl Fleet<'_> {
+    /// The quotas with which the agents started, in cores.
+    pub(crate) fn quotas(&self) -> &[f64] {
+        &self.quotas
+    }
+
     fn start_agents(&mut self, port: u16, logs: &Path) -> anyhow::Result<()> {
         let cores = pinned_cores(&self.quotas, self.kit.cores);
         // Each demo's hub has a key of its own, and the user's cache folder is no place to keep them.
@@ -199,20 +234,8 @@ impl Fleet<'_> {
     /// # Errors
     /// When the job fails, makes no progress, or a process ends.
     pub(crate) fn train(&mut self, run: &Run, csv: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<RunRecords> {
-        let plan = JobPlan {
-            mode: run.mode,
-            model: run.model,
-            policy: run.policy,
-            width: run.width,
-            global_batch: run.global_batch,
-            epochs: run.epochs,
-            agents: u32::try_from(run.agents).context("too many agents")?,
-            dataset: self.kit.spec.name,
-            train_samples: self.kit.spec.train_samples,
-            seed: run.seed,
-        };
-        let text = plan.to_toml(&self.kit.workspace.component(run.model.kernel()))?;
-        self.run(&Job { name: run.policy.name(), text, epochs: run.epochs }, csv, interrupt)
+        let job = self.kit.job(run)?;
+        self.run(&job, csv, interrupt)
     }
 
     /// Like [`Fleet::train`], with any job.
@@ -220,74 +243,50 @@ impl Fleet<'_> {
     /// # Errors
     /// When the job fails, makes no progress, or a process ends.
     pub(crate) fn run(&mut self, run: &Job, csv: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<RunRecords> {
+        self.run_watched(run, csv, interrupt, &mut |_, _| Ok(Next::GoOn))
+    }
+
+    /// Like [`Fleet::run`]; `look` sees the job's state time and again and may change quotas.
+    ///
+    /// # Errors
+    /// When the job fails, makes no progress, or a process ends; whatever `look` has against going on.
+    pub(crate) fn run_watched(
+        &mut self,
+        run: &Job,
+        csv: Option<&Path>,
+        interrupt: &Interrupt,
+        look: &mut dyn FnMut(&JobStatus, &mut [CpuGroup]) -> anyhow::Result<Next>,
+    ) -> anyhow::Result<RunRecords> {
         let job = self.submit(run)?;
-        let mut progress = Progress::start(run.name, run.epochs, self.quotas.len())?;
-        let mut last_step = (0, Instant::now());
-        let job_view = loop {
-            interrupt.sleep(POLL_EVERY)?;
+        let (client, count) = (self.client.clone(), self.quotas.len());
+        let job_view = watch(&client, (job, run), count, interrupt, &mut |status| {
             self.check_running()?;
-            let view = self.client.job(job)?;
-            let mut status = view.progress.clone().unwrap_or_default();
-            // The hub counts agents in the order of their coming; people know them by their names.
-            status.agents.sort_by(|left, right| (left.name.len(), &left.name).cmp(&(right.name.len(), &right.name)));
-            progress.show(&status);
-            match view.state.as_str() {
-                "queued" | "running" => {}
-                "done" => break view,
-                state => bail!("the job is {state}: {}", view.message),
-            }
-            if let Some((agent, reason)) = status.declined.iter().next() {
-                bail!("{agent} cannot take part: {reason}");
-            }
-            if status.version != last_step.0 {
-                last_step = (status.version, Instant::now());
-            }
-            if last_step.1.elapsed() > STEP_PATIENCE {
-                bail!("no step in {} s; {}", STEP_PATIENCE.as_secs(), status.waiting.join("; "));
-            }
-        };
-        drop(progress);
+            look(status, &mut self.groups)
+        })?;
+        let done = job_view.is_done();
         let agents = self.agents_in_order(&job_view.progress.unwrap_or_default())?;
+        if !done {
+            self.hub_program().stop(job)?;
+        }
         let records = self.client.records(job)?.into_run(&agents, &self.quotas, self.kit.spec.train_samples)?;
         if let Some(folder) = csv {
-            self.export(job, folder)?;
+            self.hub_program().export(job, folder)?;
         }
-        let figures = [
-            records.epoch_s().map(|epoch_s| format!("{epoch_s:.2} s an epoch")),
-            records.steps_per_s().map(|rate| format!("{rate:.1} steps/s")),
-            records.accuracy().map(|accuracy| format!("{:.1} % accuracy", accuracy * 100.0)),
-        ];
-        eprintln!("{}: {}", run.name, figures.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        eprintln!("{}: {}", run.name, records.describe());
         Ok(records)
     }
 
     /// Hands the job file to `omnilearn-hub submit`, as a user would, and returns the job's number.
     fn submit(&self, job: &Job) -> anyhow::Result<u64> {
-        let file = self.state.path().join(format!("{}.toml", job.name));
-        fs::write(&file, &job.text).with_context(|| format!("writing {}", file.display()))?;
-        let answer = self.hub_command(["submit".as_ref(), file.as_os_str(), "--json".as_ref()])?;
-        job_number(&answer).with_context(|| format!("no job number in `{}`", answer.trim()))
+        self.hub_program().submit(job)
     }
 
-    /// Writes a job's records as CSV files.
-    fn export(&self, job: u64, folder: &Path) -> anyhow::Result<()> {
-        self.hub_command(["export".as_ref(), job.to_string().as_ref(), "--csv".as_ref(), folder.as_os_str()]).map(drop)
-    }
-
-    /// Runs a command of `omnilearn-hub` against our hub and returns what it printed.
-    fn hub_command<const COUNT: usize>(&self, arguments: [&OsStr; COUNT]) -> anyhow::Result<String> {
-        let mut command = unconfigured(Command::new(&self.kit.hub));
-        command.args(arguments).args(["--hub", self.client.address()]).stdin(Stdio::null());
-        let output = command.output().context("starting omnilearn-hub")?;
-        if !output.status.success() {
-            let arguments = arguments.map(OsStr::to_string_lossy).join(" ");
-            bail!("`omnilearn-hub {arguments}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    fn hub_program(&self) -> HubProgram<'_> {
+        HubProgram { program: &self.kit.hub, address: self.client.address(), token_file: None }
     }
 
     /// The hub's numbers for our agents, in the order of the quotas.
-    fn agents_in_order(&self, status: &super::hub_client::JobStatus) -> anyhow::Result<Vec<(u32, String)>> {
+    fn agents_in_order(&self, status: &JobStatus) -> anyhow::Result<Vec<(u32, String)>> {
         let number = |index: usize| {
             let name = agent_name(index);
             let agent = status.agents.iter().find(|agent| agent.name == name);
@@ -348,20 +347,4 @@ fn agent_name(index: usize) -> String {
 fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
     Ok(listener.local_addr().context("looking for a free port")?.port())
-}
-
-/// The number in the JSON of a job.
-fn job_number(json: &str) -> Option<u64> {
-    serde_json::from_str::<serde_json::Value>(json).ok()?.get("id")?.as_u64()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_job_number_is_read_from_what_submit_prints() {
-        assert_eq!(job_number(r#"{"id": 12, "name": "lenet"}"#), Some(12));
-        assert_eq!(job_number("job 12"), None);
-    }
 }

@@ -3,9 +3,9 @@
 mod accuracy;
 mod cpu;
 mod hl;
-mod machine;
+pub(crate) mod machine;
 mod overhead;
-mod progress;
+pub(crate) mod progress;
 mod torch;
 
 use clap::Subcommand;
@@ -46,7 +46,7 @@ pub(crate) fn run(workspace: &Workspace, bench: &Bench) -> anyhow::Result<()> {
 }
 
 /// The median of sorted values, of which there is at least one.
-fn median(sorted: &[f64]) -> f64 {
+pub(crate) fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }

@@ -62,6 +62,20 @@ impl HubClient {
         Ok(self.get::<Vec<Agent>>("agents")?.iter().filter(|agent| agent.connected).count())
     }
 
+    /// Bytes received from and sent to all agents on their connections.
+    ///
+    /// # Errors
+    /// When the hub does not answer.
+    pub(crate) fn agent_bytes(&self) -> anyhow::Result<(u64, u64)> {
+        #[derive(Deserialize)]
+        struct Agent {
+            received_bytes: u64,
+            sent_bytes: u64,
+        }
+        let agents = self.get::<Vec<Agent>>("agents")?;
+        Ok(agents.iter().fold((0, 0), |(up, down), agent| (up + agent.received_bytes, down + agent.sent_bytes)))
+    }
+
     /// A job.
     ///
     /// # Errors
@@ -142,6 +156,8 @@ pub(crate) struct JobStatus {
     pub(crate) agents: Vec<AgentStatus>,
     /// Agents that do not, and why.
     pub(crate) declined: HashMap<String, String>,
+    /// Counts since the start, such as of `stragglers`.
+    pub(crate) counters: HashMap<String, u64>,
 }
 
 /// How an agent does.

@@ -18,11 +18,12 @@ use crate::fleet::ratios::HeterogeneityLevel;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 
+pub(crate) use hub_client::JobStatus;
 pub(crate) use job::{Mode, Model, Policy, table};
 pub(crate) use records::RunRecords;
 #[cfg(test)]
 pub(crate) use records::tests::canned as canned_records;
-pub(crate) use session::{Job, Kit, Run};
+pub(crate) use session::{Fleet, Job, Kit, Loss, Run};
 pub(crate) use summary::{DemoSummary, RunSummary};
 
 /// Trains a model with a hub and unequal agents on real images, and shows what batches that follow speed are worth.

@@ -1,5 +1,7 @@
 //! One demo session: what has to be there, the processes of the fleet, and training runs on them.
 
+mod disturb;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
@@ -11,6 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use omnilearn_devices::quota::{CgroupTree, CpuGroup, Limiter, pinned_cores};
 use omnilearn_wire::dataset::DatasetSpec;
+
+pub(crate) use disturb::Loss;
 
 use super::hub_client::HubClient;
 use super::job::{JobPlan, Mode, Model, Policy};
@@ -129,6 +133,11 @@ impl Kit {
         &self.data
     }
 
+    /// Sum of the quotas of all agents, in cores.
+    pub(crate) fn quota_total(&self) -> f64 {
+        self.quota_total
+    }
+
     /// Starts a hub with an empty state folder and the agents of a heterogeneity level, and waits until all are connected.
     ///
     /// # Errors
@@ -140,9 +149,22 @@ impl Kit {
         logs: &Path,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Fleet<'_>> {
+        self.start_fleet_with(level.quotas(agents, self.quota_total), logs, interrupt)
+    }
+
+    /// Like [`Kit::start_fleet`], with an agent for each of these quotas, in cores.
+    ///
+    /// # Errors
+    /// When a process cannot be started, ends, or takes too long.
+    pub(crate) fn start_fleet_with(
+        &self,
+        quotas: Vec<f64>,
+        logs: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Fleet<'_>> {
+        let agents = quotas.len();
         fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
         let state = tempfile::Builder::new().prefix("omnilearn-demo-").tempdir().context("making a state folder")?;
-        let quotas = level.quotas(agents, self.quota_total);
         let port = free_port()?;
         let mut command = Command::new(&self.hub);
         command

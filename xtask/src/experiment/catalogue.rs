@@ -63,13 +63,13 @@ pub(crate) struct Speed {
 pub(crate) struct Variant {
     /// In words.
     pub(crate) title: String,
-    /// Whether the simulator's oracle sets the batches, which knows the speeds.
-    #[serde(default)]
-    pub(crate) oracle: bool,
-    /// Whether an update is one agent's and not all agents', so that there are as many more as there are agents. Numbers of
-    /// steps are multiplied by that, and the learning rate divided.
+    /// Whether an update is one agent's and not all agents', so that there are as many more as there are agents: numbers of
+    /// steps are multiplied by that.
     #[serde(default)]
     pub(crate) update_per_agent: bool,
+    /// Whether such an update counts as much as one of all agents, so that the learning rate is divided by their number.
+    #[serde(default)]
+    pub(crate) whole_update: bool,
     /// Keys of the job file.
     #[serde(default)]
     pub(crate) job: Table,

@@ -163,6 +163,9 @@ pub(crate) struct Case {
     /// Whose gradients.
     #[serde(default)]
     pub(crate) gradients: Gradients,
+    /// Whether the simulator compares each row with an oracle that knows the true speeds; for BSP.
+    #[serde(default)]
+    pub(crate) oracle: bool,
     /// Each row is the mean over these.
     #[serde(default = "one_seed")]
     pub(crate) seeds: Vec<u64>,
@@ -419,6 +422,9 @@ impl Definition {
             if case.gradients == Gradients::Once && case.modes != ["bsp"] {
                 let problem = "\"once\" holds for BSP alone, where steps do not depend on batches; write \"real\"";
                 return value(&format!("cases[{index}].gradients"), problem.to_owned());
+            }
+            if case.oracle && case.modes != ["bsp"] {
+                return value(&format!("cases[{index}].oracle"), "there is one for BSP alone".to_owned());
             }
             if case.seeds.is_empty() || case.models.is_empty() || case.policies.is_empty() || case.modes.is_empty() {
                 return value(&format!("cases[{index}]"), "a list is empty, so nothing would run".to_owned());

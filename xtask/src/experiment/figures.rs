@@ -46,7 +46,7 @@ const FIGURES: &[Figure] = &[
     figure("target_ratio_to_uniform", "to target, uniform/this", "times as fast as uniform to the target", Unit::Times),
     figure("ratio_to_hl1", "this/HL1", "time over that at HL1", Unit::Times),
     figure("ratio_to_limit", "limit/this", "part of the arithmetic limit, %", Unit::Percent),
-    figure("lost_to_oracle", "lost to oracle", "lost to the oracle, %", Unit::Percent),
+    figure("over_oracle", "over the oracle", "time over the oracle's, %", Unit::Percent),
     figure("rounds", "rounds", "rounds", Unit::Number),
     figure("bytes_per_round", "bytes/round", "bytes per round, kB", Unit::Kilobytes),
     figure("core_cpu_ms_per_round", "CPU/round", "CPU of the hub's core per round, ms", Unit::Milliseconds),

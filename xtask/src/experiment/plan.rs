@@ -95,11 +95,6 @@ impl PlannedRow<'_> {
         (case, model, *hl, *agents, mode)
     }
 
-    /// Whether the simulator's oracle sets the batches.
-    pub(crate) fn by_oracle(&self) -> bool {
-        self.policy.oracle
-    }
-
     /// Whether the row trains by itself.
     pub(crate) fn trains(&self) -> bool {
         self.case.gradients == Gradients::Real
@@ -127,6 +122,10 @@ impl PlannedRow<'_> {
         let agents = (0..self.key.agents as usize).map(|index| agent(index, self.model.speed, 0.0, Vec::new()));
         let fleet = fleet(seed, agents.collect())?;
         let mut job: Table = self.job_file(component, seed)?.parse().context("reading a job file of our own")?;
+        // The rows may go on for longer, which costs them nothing.
+        if let Some(stop) = self.model.job.get("stop") {
+            job.insert("stop".to_owned(), stop.clone());
+        }
         job.insert("batching".to_owned(), table([("policy", "uniform".into())]).into());
         job.insert("name".to_owned(), self.training_slug(seed).into());
         Ok((fleet, toml::to_string(&job).context("writing a job file")?))
@@ -183,7 +182,10 @@ impl PlannedRow<'_> {
             job.insert("stop".to_owned(), table([("epochs", epochs.into())]).into());
         }
         if self.mode.update_per_agent {
-            per_agent(&mut job, agents);
+            more_steps(&mut job, agents);
+        }
+        if self.mode.whole_update {
+            smaller_steps(&mut job, agents);
         }
         lay_over(&mut job, &self.mode.job);
         lay_over(&mut job, &self.policy.job);
@@ -214,16 +216,19 @@ pub(crate) fn agent(index: usize, speed: Speed, noise: f64, changes: Vec<Table>)
     agent.into()
 }
 
-/// Makes a job whose steps are all agents' into one whose steps are one agent's: as many more of them, each going as much
-/// less far.
-fn per_agent(job: &mut Table, agents: i64) {
-    for (section, key) in
-        [("evaluate", "every_steps"), ("stop", "steps"), ("schedule", "warmup_steps"), ("schedule", "total_steps")]
-    {
+/// Makes a job whose steps are all agents' into one whose steps are one agent's: there are as many more of them.
+fn more_steps(job: &mut Table, agents: i64) {
+    let keys =
+        [("evaluate", "every_steps"), ("stop", "steps"), ("schedule", "warmup_steps"), ("schedule", "total_steps")];
+    for (section, key) in keys {
         if let Some(Value::Integer(steps)) = job.get_mut(section).and_then(|section| section.get_mut(key)) {
             *steps = steps.saturating_mul(agents);
         }
     }
+}
+
+/// Makes each step go less far.
+fn smaller_steps(job: &mut Table, agents: i64) {
     if let Some(Value::Float(rate)) = job.get_mut("optimizer").and_then(|section| section.get_mut("learning_rate")) {
         *rate /= agents as f64;
     }

@@ -4,8 +4,6 @@ use super::outcome::Outcome;
 
 /// The policy that all others are compared with.
 const UNIFORM: &str = "uniform";
-/// The policy that knows the speeds.
-const ORACLE: &str = "oracle";
 /// The level at which all agents are alike.
 const ALIKE: u32 = 1;
 
@@ -16,7 +14,6 @@ const LOSS_MIN: f64 = 0.005;
 ///
 /// - `ratio_to_uniform`: time per epoch of uniform batches over this row's;
 /// - `target_ratio_to_uniform`: the same with the time to the target accuracy;
-/// - `lost_to_oracle`: time per epoch of this row over that of the oracle, less 1;
 /// - `accuracy_lost`: accuracy of uniform batches at HL1 less this row's;
 /// - `recovered`: the share of what uniform batches lose against HL1 that this row does not lose, where they lose at
 ///   least half a point;
@@ -45,7 +42,6 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
         let compared = [
             ("ratio_to_uniform", over(beside(UNIFORM, hl, "epoch_s"), own("epoch_s"))),
             ("target_ratio_to_uniform", over(beside(UNIFORM, hl, "time_to_target_s"), own("time_to_target_s"))),
-            ("lost_to_oracle", over(own("epoch_s"), beside(ORACLE, hl, "epoch_s")).map(|ratio| ratio - 1.0)),
             ("accuracy_lost", lost(own("accuracy"))),
             ("recovered", uniform_lost.and_then(|uniform| Some(1.0 - lost(own("accuracy"))? / uniform))),
             ("ratio_to_hl1", over(own("epoch_s"), beside(UNIFORM, ALIKE, "epoch_s"))),
@@ -86,12 +82,10 @@ mod tests {
             outcome(1, "uniform", &[("epoch_s", 1.0), ("accuracy", 0.90)]),
             outcome(8, "uniform", &[("epoch_s", 3.0), ("accuracy", 0.80), ("time_to_target_s", 9.0)]),
             outcome(8, "deadline", &[("epoch_s", 1.02), ("accuracy", 0.89), ("time_to_target_s", 3.0)]),
-            outcome(8, "oracle", &[("epoch_s", 1.0)]),
         ];
         compare(&mut rows);
         close(rows[2].figure("ratio_to_uniform"), 3.0 / 1.02);
         close(rows[2].figure("target_ratio_to_uniform"), 3.0);
-        close(rows[2].figure("lost_to_oracle"), 0.02);
         close(rows[2].figure("recovered"), 0.9);
         close(rows[1].figure("recovered"), 0.0);
         close(rows[1].figure("ratio_to_hl1"), 3.0);

@@ -48,7 +48,7 @@ pub(crate) struct Task<'a> {
     pub(crate) job: &'a str,
     /// `real` or `none`.
     pub(crate) gradients: &'static str,
-    /// Whether the oracle sets the batches.
+    /// Whether the simulator compares with an oracle.
     pub(crate) oracle: bool,
 }
 
@@ -80,7 +80,7 @@ impl Simulator<'_> {
             }
             files.push((seed, fleet, job));
         }
-        inputs.update(format!("{:?} {:?} {}", row.case.gradients, row.model.target_accuracy, row.by_oracle()));
+        inputs.update(format!("{:?} {:?} {}", row.case.gradients, row.model.target_accuracy, row.case.oracle));
         let inputs: String = inputs.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         if let Some(outcome) = self.finished(&folder, &inputs) {
             return Ok((outcome, true));
@@ -89,7 +89,7 @@ impl Simulator<'_> {
         for (seed, fleet, job) in &files {
             let folder = folder.join(format!("seed-{seed}"));
             let task =
-                Task { fleet, job, gradients: if row.trains() { "real" } else { "none" }, oracle: row.by_oracle() };
+                Task { fleet, job, gradients: if row.trains() { "real" } else { "none" }, oracle: row.case.oracle };
             let figures = match self.simulate(&folder, &task, interrupt)? {
                 Ok(figures) => figures,
                 Err(reason) => return Ok((skipped(reason), false)),

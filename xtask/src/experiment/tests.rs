@@ -24,6 +24,7 @@ pub(crate) const CATALOGUE: &str = r#"
     [modes.asp]
     title = "nobody waits"
     update_per_agent = true
+    whole_update = true
     job = { training = { mode = "asp" } }
 "#;
 
@@ -135,4 +136,57 @@ fn every_definition_in_the_repository_is_sound_and_can_be_planned() {
             assert!(figures::Figure::find(figure).is_some(), "{}: no figure `{figure}`", definition.name);
         }
     }
+}
+
+/// The simulator and the kernels, if they are built; `cargo nextest run --workspace` builds the first.
+fn built_simulator(workspace: &Workspace) -> Option<PathBuf> {
+    let program = workspace.target().join("debug/omnilearn-sim");
+    let missing = [program.clone(), workspace.component("lenet")].into_iter().find(|path| !path.is_file());
+    if let Some(path) = missing {
+        eprintln!("skipped: {} is not built", path.display());
+        return None;
+    }
+    Some(program)
+}
+
+#[test]
+fn a_small_experiment_runs_through_the_simulator_and_is_taken_over_by_the_next_call() {
+    let workspace = Workspace::find().unwrap();
+    let Some(program) = built_simulator(&workspace) else { return };
+    let out = tempfile::tempdir().unwrap();
+    let (definition, catalogue) = (definition().quick(), catalogue());
+    let planned = plan::rows(&definition, &catalogue).unwrap();
+    let interrupt = Interrupt::listen().unwrap();
+    let run = |resume| {
+        let simulator = Simulator { workspace: &workspace, program: program.clone(), data: None, resume };
+        let mut rows = simulate_all(&simulator, &planned, out.path(), &interrupt).unwrap();
+        ratios::compare(&mut rows.outcomes);
+        rows
+    };
+    let rows = run(false);
+    assert_eq!(rows.taken_over, 0);
+    for outcome in &rows.outcomes {
+        assert_eq!(outcome.skipped, None, "{:?}", outcome.key);
+        assert!(outcome.figure("epoch_s").is_some() && outcome.figure("accuracy").is_none(), "{outcome:?}");
+    }
+    let row = |hl: u32, mode: &str, policy: &str| {
+        let found = rows.outcomes.iter().find(|row| {
+            row.key.case == "plain" && row.key.hl == hl && row.key.mode == mode && row.key.policy == policy
+        });
+        found.unwrap()
+    };
+    // Forty steps, of which the first are with equal batches; the limit is 3.
+    assert!(row(8, "bsp", "deadline").figure("ratio_to_uniform").unwrap() > 2.0);
+    assert!((row(1, "bsp", "deadline").figure("ratio_to_uniform").unwrap() - 1.0).abs() < 0.01);
+    assert!(row(8, "asp", "uniform").figure("mean_staleness").unwrap() > 0.0);
+
+    let again = run(true);
+    assert_eq!(again.taken_over, planned.len());
+    assert_eq!(again.outcomes, rows.outcomes);
+
+    let run =
+        Run { workspace: &workspace, definition: &definition, catalogue: &catalogue, out: out.path(), quick: true };
+    let report = run.write_results(&rows.outcomes, again.taken_over, std::time::Duration::from_secs(1)).unwrap();
+    assert!(fs::read_to_string(report).unwrap().contains("| 8 | lenet | bsp | deadline |"));
+    assert!(out.path().join("rows.csv").is_file());
 }

@@ -215,6 +215,8 @@ struct StepRow {
     samples: u32,
     staleness: u64,
     sustained_s: f64,
+    #[serde(default)]
+    cpu_s: f64,
     warm_up: bool,
 }
 
@@ -260,6 +262,7 @@ impl Records {
                 batch: row.samples,
                 staleness: row.staleness,
                 sustained_s: row.sustained_s,
+                cpu_s: row.cpu_s,
                 warm_up: row.warm_up,
             });
         }

@@ -7,6 +7,7 @@ use toml::Table;
 
 use super::catalogue::{Catalogue, ModelSpec, Speed, lay_over};
 use super::definition::Definition;
+use crate::bench::median;
 use crate::demo::{Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
@@ -48,14 +49,25 @@ pub(crate) fn measure(
             continue;
         }
         eprintln!("measuring {name} on one core");
-        model.speed = speed(&kit, &workspace.component(&model.kernel), model, 1.0, logs.path(), interrupt)?;
-        let Speed { samples_per_s, overhead_s } = model.speed;
+        let component = workspace.component(&model.kernel);
+        let measured = speed(&kit, &component, model, (1.0, Clock::Cpu), logs.path(), interrupt)?;
+        model.speed = Some(measured);
+        let Speed { samples_per_s, overhead_s } = measured;
         // As the catalogue has it, so that it can be copied there.
         eprintln!("[models.{name}]\nspeed = {{ samples_per_s = {samples_per_s:.0}, overhead_s = {overhead_s:.5} }}");
     }
-    "measured before this run (`--calibrate`): a hub and one agent with a quota of one core, time per step at two batch sizes."
+    "measured before this run (`--calibrate`): CPU time of an agent's steps at two batch sizes, on one core, with a hub."
         .clone_into(&mut catalogue.speeds_from);
     Ok(())
+}
+
+/// What is measured of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// The agent's CPU time: the same whatever else the machine does.
+    Cpu,
+    /// From one version to the next, with everything in between: the hub's work, too, and what a quota makes of it all.
+    Wall,
 }
 
 /// The speed of one agent with a CPU quota, from runs at two batch sizes.
@@ -66,7 +78,7 @@ pub(crate) fn speed(
     kit: &Kit,
     component: &Path,
     model: &ModelSpec,
-    quota_cores: f64,
+    (quota_cores, clock): (f64, Clock),
     logs: &Path,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Speed> {
@@ -76,11 +88,16 @@ pub(crate) fn speed(
     let mut fleet = kit.start_fleet_with(vec![quota_cores], logs, interrupt)?;
     let mut times = [0.0; 2];
     for (time, batch) in times.iter_mut().zip(batches) {
-        let expected = (model.speed.overhead_s + batch as f64 / model.speed.samples_per_s) / quota_cores;
-        let steps = (MEASURE_S / expected).clamp(STEPS.0, STEPS.1) as i64;
+        // Nobody knows before how long a step takes: as many as fit, or few if nobody has measured the model.
+        let expected = model.speed.map(|speed| (speed.overhead_s + batch as f64 / speed.samples_per_s) / quota_cores);
+        let steps = expected.map_or(STEPS.0, |expected| (MEASURE_S / expected).clamp(STEPS.0, STEPS.1)) as i64;
         let job = Job { name: "speed", text: job(component, model, batch, steps)?, epochs: 1 };
         let records = fleet.run(&job, None, interrupt)?;
-        *time = step_s(&records).context("a run without steps")?;
+        *time = match clock {
+            Clock::Wall => step_s(&records),
+            Clock::Cpu => cpu_s(&records),
+        }
+        .context("a run without steps")?;
     }
     fleet.stop();
     fit(batches.map(|batch| batch as f64), times)
@@ -114,7 +131,14 @@ pub(crate) fn step_s(records: &RunRecords) -> Option<f64> {
     steady_s(&times)
 }
 
-/// The same from versions in order and their times.
+/// Median of the CPU time of an agent's steps, in seconds.
+fn cpu_s(records: &RunRecords) -> Option<f64> {
+    let mut times: Vec<f64> = records.steps.iter().filter(|step| !step.warm_up).map(|step| step.cpu_s).collect();
+    times.sort_unstable_by(f64::total_cmp);
+    (!times.is_empty()).then(|| median(&times))
+}
+
+/// Mean time from one version to the next, from versions in order and their times.
 pub(crate) fn steady_s(times: &[(u64, f64)]) -> Option<f64> {
     let first = times.get((times.len() as f64 * WARM_UP_SHARE) as usize)?;
     let last = times.last()?;

@@ -38,8 +38,8 @@ pub(crate) struct ModelSpec {
     pub(crate) kernel: String,
     /// Name of the data set.
     pub(crate) dataset: String,
-    /// How fast.
-    pub(crate) speed: Speed,
+    /// How fast; without it, it must be measured before it can run.
+    pub(crate) speed: Option<Speed>,
     /// Accuracy whose time is reported.
     pub(crate) target_accuracy: Option<f64>,
     /// Keys of the job file.
@@ -87,7 +87,7 @@ impl Catalogue {
         let catalogue: Self = toml::from_str(&text)
             .map_err(|cause| DefinitionError::Form { file: FILE.to_owned(), cause: Box::new(cause) })?;
         for (name, model) in &catalogue.models {
-            let Speed { samples_per_s, overhead_s } = model.speed;
+            let Some(Speed { samples_per_s, overhead_s }) = model.speed else { continue };
             if !(samples_per_s.is_finite() && samples_per_s > 0.0 && overhead_s.is_finite() && overhead_s >= 0.0) {
                 return Err(DefinitionError::Value {
                     place: format!("{FILE}, models.{name}.speed"),

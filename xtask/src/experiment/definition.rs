@@ -13,7 +13,7 @@ use super::outcome::Filter;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DefinitionError {
     /// The file.
-    #[error("cannot read {path}: {cause}")]
+    #[error("cannot read {path}")]
     Read {
         /// Which.
         path: String,
@@ -22,7 +22,7 @@ pub(crate) enum DefinitionError {
         cause: std::io::Error,
     },
     /// Its form.
-    #[error("{file}: {cause}")]
+    #[error("{file} cannot be understood")]
     Form {
         /// Which.
         file: String,
@@ -157,6 +157,9 @@ pub(crate) struct Case {
     /// What a step costs an agent beside its samples.
     #[serde(default)]
     pub(crate) overhead: Overhead,
+    /// How many cores of the machine all agents have together, if not as many as the levels say. An agent with less than one
+    /// takes as much longer for the overhead, which is CPU time, too.
+    pub(crate) cores_total: Option<f64>,
     /// Standard deviation of the logarithm of a step's time.
     #[serde(default)]
     pub(crate) noise: f64,
@@ -422,6 +425,9 @@ impl Definition {
             if case.gradients == Gradients::Once && case.modes != ["bsp"] {
                 let problem = "\"once\" holds for BSP alone, where steps do not depend on batches; write \"real\"";
                 return value(&format!("cases[{index}].gradients"), problem.to_owned());
+            }
+            if case.cores_total.is_some_and(|total| !(total.is_finite() && total > 0.0)) {
+                return value(&format!("cases[{index}].cores_total"), "must be over zero".to_owned());
             }
             if case.oracle && case.modes != ["bsp"] {
                 return value(&format!("cases[{index}].oracle"), "there is one for BSP alone".to_owned());

@@ -78,6 +78,7 @@ impl Figure {
     /// Its value with the unit.
     pub(crate) fn show(&self, value: f64) -> String {
         match self.unit {
+            Unit::Seconds if value != 0.0 && value.abs() < 0.1 => format!("{} ms", digits(value * 1e3)),
             Unit::Seconds => format!("{} s", digits(value)),
             Unit::Milliseconds => format!("{} ms", digits(value)),
             Unit::Percent => format!("{:.1} %", value * 100.0),
@@ -126,6 +127,7 @@ mod tests {
     fn figures_are_written_with_their_units() {
         assert_eq!(cell("epoch_s", Some(2.3456)), "2.35 s");
         assert_eq!(cell("epoch_s", Some(1234.5)), "1234 s");
+        assert_eq!(cell("detect_s", Some(0.0059)), "5.90 ms");
         assert_eq!(cell("accuracy", Some(0.8768)), "87.7 %");
         assert_eq!(cell("ratio_to_uniform", Some(2.987)), "2.99");
         assert_eq!(cell("core_cpu_ms_per_round", Some(0.0123)), "0.0123 ms");

@@ -72,6 +72,9 @@ pub(crate) struct ExperimentArguments {
     /// Copy the report, its pictures and the table of rows to docs/results
     #[arg(long, conflicts_with = "quick")]
     publish: bool,
+    /// The simulator, in place of the one that is built from these sources
+    #[arg(long, value_name = "FILE")]
+    simulator: Option<PathBuf>,
     /// Folder with the data sets' files [default: Debian's, or fetched into the user's cache]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -170,7 +173,7 @@ fn run_one(
     let started = Instant::now();
     let rows = match definition.kind {
         Kind::Virtual => run_virtual(&run, arguments, interrupt)?,
-        Kind::Throttled => throttled::run(&run, arguments.data.as_deref(), interrupt)?,
+        Kind::Throttled => throttled::run(&run, arguments, interrupt)?,
         Kind::Operations => operations::run(&run, arguments.data.as_deref(), interrupt)?,
     };
     let mut outcomes = rows.outcomes;
@@ -206,12 +209,21 @@ fn run_virtual(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &Inter
         }
         false => arguments.data.clone(),
     };
-    eprintln!("building the kernels and the simulator (the first time takes several minutes)");
+    eprintln!("building the kernels (the first time takes a minute or two)");
     kernels::build(run.workspace.root())?;
     interrupt.check()?;
-    let program = run.workspace.build(&["omnilearn-sim"])?.pop().context("cargo built no simulator")?;
+    let program = simulator(run.workspace, arguments)?;
     let simulator = Simulator { workspace: run.workspace, program, data, resume: arguments.resume };
     simulate_all(&simulator, &planned, run.out, interrupt)
+}
+
+/// The simulator's program.
+fn simulator(workspace: &Workspace, arguments: &ExperimentArguments) -> anyhow::Result<PathBuf> {
+    if let Some(program) = &arguments.simulator {
+        return program.canonicalize().with_context(|| format!("finding {}", program.display()));
+    }
+    eprintln!("building the simulator (the first time takes several minutes)");
+    workspace.build(&["omnilearn-sim"])?.pop().context("cargo built no simulator")
 }
 
 fn simulate_all(

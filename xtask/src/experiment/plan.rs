@@ -100,18 +100,9 @@ impl PlannedRow<'_> {
         self.case.gradients == Gradients::Real
     }
 
-    /// A name for the training that this row shares with others of its case and model.
+    /// A name for the training that this row shares with others of its model.
     pub(crate) fn training_slug(&self, seed: u64) -> String {
-        let RowKey { case, model, agents, .. } = &self.key;
-        let shared = RowKey {
-            case: case.clone(),
-            model: model.clone(),
-            hl: 1,
-            agents: *agents,
-            mode: "bsp".to_owned(),
-            policy: "uniform".to_owned(),
-        };
-        format!("{}-seed-{seed}", shared.slug())
+        format!("{}-{}-seed-{seed}", self.key.model, self.key.agents)
     }
 
     /// Fleet and job of that training: equal agents and equal batches, so that they do not depend on the row.
@@ -119,7 +110,8 @@ impl PlannedRow<'_> {
     /// # Errors
     /// When they cannot be written as TOML.
     pub(crate) fn training_files(&self, component: &Path, seed: u64) -> anyhow::Result<(String, String)> {
-        let agents = (0..self.key.agents as usize).map(|index| agent(index, self.model.speed, 0.0, Vec::new()));
+        let speed = self.core_speed()?;
+        let agents = (0..self.key.agents as usize).map(|index| agent(index, speed, 0.0, Vec::new()));
         let fleet = fleet(seed, agents.collect())?;
         let mut job: Table = self.job_file(component, seed)?.parse().context("reading a job file of our own")?;
         // The rows may go on for longer, which costs them nothing.
@@ -131,19 +123,25 @@ impl PlannedRow<'_> {
         Ok((fleet, toml::to_string(&job).context("writing a job file")?))
     }
 
+    /// How fast one core is with the model.
+    ///
+    /// # Errors
+    /// When nobody has measured it.
+    pub(crate) fn core_speed(&self) -> anyhow::Result<Speed> {
+        self.model
+            .speed
+            .with_context(|| format!("nobody has measured how fast {} is; `--calibrate` does", self.key.model))
+    }
+
     /// The fleet file.
     ///
     /// # Errors
-    /// When it cannot be written as TOML.
+    /// When the model's speed is not known, or it cannot be written as TOML.
     pub(crate) fn fleet_file(&self, seed: u64) -> anyhow::Result<String> {
-        let speed = self.model.speed;
-        let overhead_s = match self.case.overhead {
-            Overhead::None => 0.0,
-            Overhead::Measured => speed.overhead_s,
-        };
+        let speed = self.core_speed()?;
         let first = self.cores.first().context("a row without a level")?;
+        let scale = self.case.cores_total.map_or(1.0, |total| total / first.iter().sum::<f64>());
         let agents = first.iter().enumerate().map(|(index, &cores)| {
-            let speed = Speed { samples_per_s: cores * speed.samples_per_s, overhead_s };
             let changes = self.cores.iter().enumerate().skip(1).map(|(block, level)| {
                 let epochs_each = self.case.schedule.as_ref().map_or(0, |schedule| schedule.epochs_each);
                 // A change to the level that holds already is said, too: a reader sees the whole schedule.
@@ -152,6 +150,11 @@ impl PlannedRow<'_> {
                     ("speed", Value::Float(level[index] / cores)),
                 ])
             });
+            let overhead_s = match self.case.overhead {
+                Overhead::None => 0.0,
+                Overhead::Measured => speed.overhead_s / (cores * scale).min(1.0),
+            };
+            let speed = Speed { samples_per_s: cores * scale * speed.samples_per_s, overhead_s };
             agent(index, speed, self.case.noise, changes.collect())
         });
         fleet(seed, agents.collect())
@@ -172,6 +175,10 @@ impl PlannedRow<'_> {
             ("fleet", table([("agents_min", agents.into()), ("wait_for_agents", agents.into())]).into()),
         ]);
         lay_over(&mut job, &self.model.job);
+        if self.case.job.contains_key("stop") {
+            // A job ends at the first condition that is met: another end takes the place of all of them.
+            job.remove("stop");
+        }
         lay_over(&mut job, &self.case.job);
         if let Some(batch) = self.case.batch_per_agent {
             let global_batch = Value::Integer(i64::from(batch) * agents);
@@ -292,6 +299,28 @@ mod tests {
         assert_eq!(fleet["agents"][3]["overhead_s"].as_float(), Some(0.002));
         let job = parsed(&row.job_file(Path::new("lenet.wasm"), 1).unwrap());
         assert_eq!(job["stop"]["epochs"].as_integer(), Some(6));
+    }
+
+    #[test]
+    fn another_end_takes_the_place_of_the_models() {
+        let (definition, mut catalogue) = (definition().quick(), catalogue());
+        let model = catalogue.models.get_mut("lenet").unwrap();
+        model.job.insert("stop".to_owned(), table([("epochs", 3.into())]).into());
+        let rows = rows(&definition, &catalogue).unwrap();
+        let job = parsed(&rows[0].job_file(Path::new("lenet.wasm"), 1).unwrap());
+        assert_eq!(job["stop"], Value::Table(table([("steps", 40.into())])));
+        let (_, training) = rows[0].training_files(Path::new("lenet.wasm"), 1).unwrap();
+        assert_eq!(parsed(&training)["stop"], Value::Table(table([("epochs", 3.into())])));
+    }
+
+    #[test]
+    fn overhead_is_longer_for_an_agent_with_less_than_a_core() {
+        let (mut definition, catalogue) = (definition(), catalogue());
+        definition.cases[1].cores_total = Some(2.0);
+        let rows = rows(&definition, &catalogue).unwrap();
+        let fleet = parsed(&rows.last().unwrap().fleet_file(1).unwrap());
+        assert!((fleet["agents"][0]["samples_per_s"].as_float().unwrap() - 500.0).abs() < 1e-9);
+        assert!((fleet["agents"][0]["overhead_s"].as_float().unwrap() - 0.004).abs() < 1e-9);
     }
 
     #[test]

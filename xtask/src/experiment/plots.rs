@@ -17,6 +17,9 @@ const PANEL_HEIGHT: u32 = 320;
 const LEGEND_WIDTH: u32 = 200;
 const PANELS_ABREAST: usize = 3;
 
+/// Width of a letter of a picture's title.
+const TITLE_PIXELS_PER_LETTER: u32 = 13;
+
 /// Accuracies below this are the same in all runs and only press the rest together.
 const ACCURACY_SHOWN_PERCENT: f64 = 40.0;
 
@@ -62,6 +65,10 @@ pub(crate) fn draw(plot: &Plot, outcomes: &[Outcome], out: &Path) -> anyhow::Res
     let size =
         |panels: usize, pixels: u32| u32::try_from(panels).context("too many panels").map(|panels| panels * pixels);
     let size = (size(abreast, PANEL_WIDTH)?, size(above_each_other, PANEL_HEIGHT)?);
+    // A panel may be wider than it need be, a title must not be cut off.
+    let title_width =
+        u32::try_from(plot.title.chars().count()).context("too long a title")? * TITLE_PIXELS_PER_LETTER + 40;
+    let size = (size.0.max(title_width), size.1);
     let header = Header { title: &plot.title, legend, legend_width: LEGEND_WIDTH };
     chart::picture(size, &header, |body| {
         for (area, draft) in body.split_evenly((above_each_other, abreast)).iter().zip(drafts) {

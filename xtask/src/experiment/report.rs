@@ -171,13 +171,14 @@ fn models(catalogue: &Catalogue, outcomes: &[Outcome]) -> String {
         .to_owned();
     for name in names {
         let Some(model) = catalogue.models.get(name) else { continue };
+        let Some(speed) = model.speed else { continue };
         let reduced = if model.reduced.is_empty() { "nothing" } else { &model.reduced };
         table.push_str(&format!(
             "| {name}: {} | {} | {reduced} | {:.0} | {:.2} ms | {} |\n",
             model.title,
             model.dataset,
-            model.speed.samples_per_s,
-            model.speed.overhead_s * 1000.0,
+            speed.samples_per_s,
+            speed.overhead_s * 1000.0,
             model.target_accuracy.map_or_else(|| "–".to_owned(), |target| format!("{:.0} %", target * 100.0)),
         ));
     }

@@ -71,6 +71,9 @@ impl Simulator<'_> {
         let skipped = |reason| Outcome { key: row.key.clone(), figures: BTreeMap::new(), skipped: Some(reason) };
         let folder = out.join("rows").join(row.key.slug());
         let component = self.workspace.component(&row.model.kernel);
+        if let Err(error) = row.core_speed() {
+            return Ok((skipped(format!("{error:#}")), false));
+        }
         let mut inputs = Sha256::new();
         let mut files = Vec::new();
         for &seed in &row.case.seeds {

@@ -75,7 +75,8 @@ pub(crate) fn definition() -> Definition {
 /// Why a definition with one line in another's place is refused.
 fn refusal(line: &str, other: &str) -> String {
     assert!(DEFINITION.contains(line));
-    Definition::parse(&DEFINITION.replacen(line, other, 1), "test.toml", &catalogue()).unwrap_err().to_string()
+    let error = Definition::parse(&DEFINITION.replacen(line, other, 1), "test.toml", &catalogue()).unwrap_err();
+    format!("{:#}", anyhow::Error::from(error))
 }
 
 #[test]
@@ -175,8 +176,8 @@ fn a_small_experiment_runs_through_the_simulator_and_is_taken_over_by_the_next_c
         });
         found.unwrap()
     };
-    // Forty steps, of which the first are with equal batches; the limit is 3.
-    assert!(row(8, "bsp", "deadline").figure("ratio_to_uniform").unwrap() > 2.0);
+    // Forty steps, of which many are with equal batches; the limit is 3.
+    assert!(row(8, "bsp", "deadline").figure("ratio_to_uniform").unwrap() > 1.5);
     assert!((row(1, "bsp", "deadline").figure("ratio_to_uniform").unwrap() - 1.0).abs() < 0.01);
     assert!(row(8, "asp", "uniform").figure("mean_staleness").unwrap() > 0.0);
 

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context;
-
-use super::Rows;
-use super::calibrate::{self, steady_s};
+use super::calibrate::{self, Clock, steady_s};
 use super::catalogue::Speed;
 use super::csv::Csv;
 use super::outcome::{Outcome, RowKey};
 use super::plan::{self, PlannedRow};
 use super::simulate::{Simulator, Task};
 use super::write::Run;
+use super::{ExperimentArguments, Rows};
 use crate::bench::median;
 use crate::demo::{Fleet, Job, Kit, RunRecords};
 use crate::interrupt::Interrupt;
@@ -22,9 +20,9 @@ use crate::interrupt::Interrupt;
 ///
 /// # Errors
 /// When something does not build or a process fails, and after an interrupt.
-pub(crate) fn run(run: &Run<'_>, data: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<Rows> {
-    let kit = Kit::prepare(run.workspace, data, None, interrupt)?;
-    let program = run.workspace.build(&["omnilearn-sim"])?.pop().context("cargo built no simulator")?;
+pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &Interrupt) -> anyhow::Result<Rows> {
+    let kit = Kit::prepare(run.workspace, arguments.data.as_deref(), None, interrupt)?;
+    let program = super::simulator(run.workspace, arguments)?;
     let simulator = Simulator { workspace: run.workspace, program, data: None, resume: false };
     let planned = plan::rows(run.definition, run.catalogue)?;
     let mut speeds: BTreeMap<(String, u64), Speed> = BTreeMap::new();
@@ -42,7 +40,8 @@ pub(crate) fn run(run: &Run<'_>, data: Option<&Path>, interrupt: &Interrupt) -> 
                 Some(&speed) => speed,
                 None => {
                     eprintln!("measuring {} with {quota:.3} cores", first.key.model);
-                    let speed = calibrate::speed(&kit, &component, first.model, quota, &logs, interrupt)?;
+                    let speed =
+                        calibrate::speed(&kit, &component, first.model, (quota, Clock::Wall), &logs, interrupt)?;
                     eprintln!("{:.0} samples/s, {:.2} ms a step", speed.samples_per_s, speed.overhead_s * 1000.0);
                     *speeds.entry(key).or_insert(speed)
                 }

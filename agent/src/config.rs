@@ -181,7 +181,7 @@ impl HubAddress {
     }
 
     /// An address at which nobody is, for what needs a configuration and no hub.
-    pub(crate) fn nowhere() -> HubAddress {
+    pub fn nowhere() -> HubAddress {
         HubAddress { host: "127.0.0.1".to_owned(), port: 0, path: AGENT_PATH.to_owned() }
     }
 

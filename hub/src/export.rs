@@ -47,7 +47,9 @@ pub fn csv(client: &HubClient, job: u64, folder: &Path) -> Result<u64, ClientErr
     Ok(rows)
 }
 
-struct Tables {
+/// Records as `steps.csv`, `rounds.csv`, `evaluations.csv` and `batches.csv` in one folder.
+#[derive(Debug)]
+pub struct Tables {
     steps: BufWriter<File>,
     rounds: BufWriter<File>,
     evaluations: BufWriter<File>,
@@ -64,7 +66,11 @@ fn or_empty(value: Option<f64>) -> String {
 }
 
 impl Tables {
-    fn create(folder: &Path) -> std::io::Result<Tables> {
+    /// Empty tables in a folder that exists, in place of earlier ones.
+    ///
+    /// # Errors
+    /// The system's, if a file cannot be written.
+    pub fn create(folder: &Path) -> std::io::Result<Tables> {
         let create = |name: &str, header: &str| {
             let mut file = BufWriter::new(File::create(folder.join(name))?);
             writeln!(file, "{header}")?;
@@ -85,7 +91,11 @@ impl Tables {
         })
     }
 
-    fn write(&mut self, page: &RecordPage) -> std::io::Result<u64> {
+    /// Appends the records of a page. Returns how many.
+    ///
+    /// # Errors
+    /// The system's, if a file cannot be written.
+    pub fn write(&mut self, page: &RecordPage) -> std::io::Result<u64> {
         for row in &page.steps {
             let timings = [row.wait_s, row.load_s, row.compute_s, row.encode_s, row.send_s, row.cpu_s, row.throttled_s];
             let timings = timings.map(|seconds| seconds.to_string()).join(",");
@@ -143,7 +153,11 @@ impl Tables {
         Ok((page.steps.len() + page.rounds.len() + page.evaluations.len() + page.batches.len()) as u64)
     }
 
-    fn finish(self) -> std::io::Result<()> {
+    /// Writes what is still in memory.
+    ///
+    /// # Errors
+    /// The system's, if a file cannot be written.
+    pub fn finish(self) -> std::io::Result<()> {
         for mut file in [self.steps, self.rounds, self.evaluations, self.batches] {
             file.flush()?;
         }

@@ -147,6 +147,8 @@ pub enum ControllerName {
     /// A common finish time from a fitted time per step and per sample.
     #[default]
     Deadline,
+    /// As `proportional`, but once per epoch.
+    Epoch,
 }
 
 /// `batching.start`

@@ -2,7 +2,7 @@
 //!
 //! [`run`] serves agents (WebSocket at `/agent`) and users (JSON under `/api/v1`) on one TCP port. What is trained, and when,
 //! is decided by `omnilearn-hub-core`, which one task owns; connections talk to it over bounded channels. [`client`] is
-//! the other side of the JSON interface, for the command line and for tools.
+//! the other side of the JSON interface, for the command line and for tools. [`offline`] plans a job where no hub runs.
 
 pub mod allocator;
 pub mod client;
@@ -11,6 +11,7 @@ pub mod follow;
 pub mod job_file;
 pub mod key_file;
 pub mod limits;
+pub mod offline;
 pub mod signing;
 pub mod view;
 

@@ -84,7 +84,7 @@ pub(crate) struct Plan {
     kernel_bytes: u64,
     pub(crate) signatures: Signatures,
     settings: Vec<Setting>,
-    description: Arc<Description>,
+    pub(crate) description: Arc<Description>,
     first_values: Option<FirstValues>,
     created_s: f64,
 }
@@ -326,7 +326,7 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
             ModeName::Asp => Mode::Asp { staleness_max: file.asp.staleness_max, damping: file.asp.damping },
         },
         global_batch: training.global_batch,
-        batching: batching(file),
+        batching: batching(file, dataset.train_samples),
         shares: shares(file)?,
         batch_bounds: batch_bounds(file, dataset)?,
         optimizer: optimizer(file),
@@ -342,7 +342,7 @@ fn config(file: &JobFile, dataset: &DatasetSpec, description: &Description) -> R
     })
 }
 
-fn batching(file: &JobFile) -> Batching {
+fn batching(file: &JobFile, train_samples: u32) -> Batching {
     let batching = &file.batching;
     match batching.policy {
         PolicyName::Uniform => Batching::Uniform,
@@ -351,6 +351,7 @@ fn batching(file: &JobFile) -> Batching {
             controller: match batching.controller {
                 ControllerName::Proportional => Controller::Proportional,
                 ControllerName::Deadline => Controller::Deadline,
+                ControllerName::Epoch => Controller::Epoch { samples: train_samples },
             },
             dead_band: batching.dead_band,
             gain: batching.gain,

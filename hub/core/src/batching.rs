@@ -13,6 +13,7 @@ use apportion::{Infeasible, Share};
 
 pub mod apportion;
 mod deadline;
+mod epoch;
 mod fit;
 mod proportional;
 mod static_;
@@ -92,6 +93,7 @@ pub(crate) struct Batcher {
     batch_max: BTreeMap<AgentId, u32>,
     /// What an agent's batches should be multiples of, where that is not 1.
     batch_step: BTreeMap<AgentId, u32>,
+    /// By agent.
     present: Vec<Place>,
     active: BTreeSet<AgentId>,
     outdated: Option<String>,
@@ -109,6 +111,9 @@ impl Batcher {
             }
             Batching::Dynamic { controller: Controller::Deadline, dead_band, gain, start } => {
                 Box::new(deadline::Deadline::new(dead_band, gain, start))
+            }
+            Batching::Dynamic { controller: Controller::Epoch { samples }, dead_band, gain, start } => {
+                Box::new(epoch::Epoch::new(samples, dead_band, gain, start))
             }
         };
         Batcher {
@@ -161,7 +166,7 @@ impl Batcher {
 
     /// The local batch of an agent; 0 if it has none.
     pub(crate) fn batch(&self, agent: AgentId) -> u32 {
-        self.present.iter().find(|place| place.agent == agent).map_or(0, |place| place.batch)
+        place_of(&self.present, agent).map_or(0, |place| place.batch)
     }
 
     pub(crate) fn batches(&self) -> Vec<(AgentId, u32)> {
@@ -274,6 +279,11 @@ impl Batcher {
         }
         places_now
     }
+}
+
+/// An agent's place among these, which are in the order of agents.
+pub(crate) fn place_of(places: &[Place], agent: AgentId) -> Option<&Place> {
+    places.binary_search_by_key(&agent, |place| place.agent).ok().map(|index| &places[index])
 }
 
 pub(crate) fn share(place: &Place, speed: Speed) -> Share {

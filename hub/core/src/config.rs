@@ -100,6 +100,11 @@ pub enum Controller {
     Proportional,
     /// One finish time for all from an affine model of each agent's time.
     Deadline,
+    /// The paper's, as its code has it: once per epoch, and each agent by itself within its dead-band.
+    Epoch {
+        /// Samples of an epoch.
+        samples: u32,
+    },
 }
 
 /// Batches that a dynamic controller starts from.

@@ -62,6 +62,7 @@ pub(crate) struct Evaluation {
     unplanned: Vec<Part>,
     running: BTreeMap<AssignmentId, Running>,
     done: BTreeMap<u32, Sums>,
+    samples_done: u32,
     progress: Now,
     longest: Duration,
 }
@@ -77,6 +78,7 @@ impl Evaluation {
             unplanned: vec![Part { start: 0, end: test_samples }],
             running: BTreeMap::new(),
             done: BTreeMap::new(),
+            samples_done: 0,
             progress: now,
             longest: Duration::ZERO,
         }
@@ -131,6 +133,7 @@ impl Evaluation {
         self.longest = self.longest.max(now.saturating_sub(running.issued));
         self.progress = now;
         self.done.insert(running.part.start, Sums { samples, loss, metrics });
+        self.samples_done += samples;
         true
     }
 
@@ -161,8 +164,12 @@ impl Evaluation {
         self.running.iter().map(|(&id, running)| (running.agent, id))
     }
 
+    pub(crate) fn running_count(&self) -> usize {
+        self.running.len()
+    }
+
     pub(crate) fn samples_missing(&self) -> u32 {
-        self.test_samples - self.done.values().map(|sums| sums.samples).sum::<u32>()
+        self.test_samples - self.samples_done
     }
 
     /// Since when nothing has happened.

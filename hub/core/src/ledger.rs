@@ -1,7 +1,7 @@
 //! Assignments: those being worked on, and for a while what became of earlier ones, so that a late or repeated push is told
 //! from a made-up one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use omnilearn_wire::message::Span;
 use omnilearn_wire::{AgentId, AssignmentId, Version};
@@ -40,7 +40,8 @@ pub(crate) enum Closed {
 pub(crate) struct Ledger {
     issued: u64,
     open: BTreeMap<AssignmentId, Assignment>,
-    closed: BTreeMap<AssignmentId, (AgentId, Closed)>,
+    /// Never gone through, only looked up, so its order cannot show.
+    closed: HashMap<AssignmentId, (AgentId, Closed)>,
     order: VecDeque<AssignmentId>,
 }
 

@@ -63,8 +63,17 @@ struct Figures {
 }
 
 impl Member {
+    fn is_fit(&self) -> bool {
+        self.connected && self.unfit.is_none()
+    }
+
+    /// Could work, but gets none for a while.
+    fn is_resting(&self, now: Now) -> bool {
+        self.is_fit() && self.bench.as_ref().is_some_and(|bench| bench.until > now)
+    }
+
     fn is_available(&self, now: Now) -> bool {
-        self.connected && self.unfit.is_none() && self.bench.as_ref().is_none_or(|bench| bench.until <= now)
+        self.is_fit() && !self.is_resting(now)
     }
 
     fn benched(
@@ -81,8 +90,18 @@ impl Member {
 }
 
 /// All agents that were ever ready for the job.
+///
+/// What is asked after each event is counted as it changes: a look at every agent after every push would make a round cost the
+/// square of its agents.
 #[derive(Debug, Default)]
-pub(crate) struct Members(BTreeMap<AgentId, Member>);
+pub(crate) struct Members {
+    members: BTreeMap<AgentId, Member>,
+    connected: usize,
+    /// Connected, and able to work on the job.
+    fit: usize,
+    /// Those with a bench.
+    benched: BTreeSet<AgentId>,
+}
 
 impl Members {
     /// Takes an agent in, or back.
@@ -100,62 +119,74 @@ impl Members {
             bench: None,
             figures: Figures::default(),
         };
-        let member = self.0.entry(agent).or_insert(fresh);
+        let member = self.members.entry(agent).or_insert(fresh);
+        self.connected += usize::from(!member.connected);
+        self.fit -= usize::from(member.is_fit());
         (member.name, member.machine, member.unfit) = (name, machine, unfit);
         (member.connected, member.work, member.held) = (true, Work::Idle, None);
-        member.bench = member.bench.take().filter(|bench| !bench.straggler);
+        self.fit += usize::from(member.is_fit());
+        self.caught_up(agent);
     }
 
     /// Notes that an agent is gone. Returns what it was doing, if it was here.
     pub(crate) fn leave(&mut self, agent: AgentId) -> Option<Work> {
-        let member = self.0.get_mut(&agent).filter(|member| member.connected)?;
+        let member = self.members.get_mut(&agent).filter(|member| member.connected)?;
+        self.connected -= 1;
+        self.fit -= usize::from(member.is_fit());
         member.connected = false;
         member.held = None;
         Some(std::mem::replace(&mut member.work, Work::Idle))
     }
 
     pub(crate) fn get_mut(&mut self, agent: AgentId) -> Option<&mut Member> {
-        self.0.get_mut(&agent)
+        self.members.get_mut(&agent)
     }
 
     pub(crate) fn name(&self, agent: AgentId) -> (AgentId, String) {
-        (agent, self.0.get(&agent).map_or_else(String::new, |member| member.name.clone()))
+        (agent, self.members.get(&agent).map_or_else(String::new, |member| member.name.clone()))
     }
 
     pub(crate) fn connected(&self) -> usize {
-        self.0.values().filter(|member| member.connected).count()
+        self.connected
+    }
+
+    /// How many can be given work.
+    pub(crate) fn available_count(&self, now: Now) -> usize {
+        let resting = |agent: &&AgentId| self.members.get(agent).is_some_and(|member| member.is_resting(now));
+        self.fit - self.benched.iter().filter(resting).count()
     }
 
     /// Agents that can be given work, by id.
     pub(crate) fn available(&self, now: Now) -> BTreeSet<AgentId> {
-        self.0.iter().filter(|(_, member)| member.is_available(now)).map(|(&agent, _)| agent).collect()
+        self.members.iter().filter(|(_, member)| member.is_available(now)).map(|(&agent, _)| agent).collect()
     }
 
     pub(crate) fn is_available(&self, agent: AgentId, now: Now) -> bool {
-        self.0.get(&agent).is_some_and(|member| member.is_available(now))
+        self.members.get(&agent).is_some_and(|member| member.is_available(now))
     }
 
     /// Those that can be given work and have none.
     pub(crate) fn idle(&self, now: Now) -> Vec<AgentId> {
-        let idle = self.0.iter().filter(|(_, member)| member.is_available(now) && member.work == Work::Idle);
+        let idle = self.members.iter().filter(|(_, member)| member.is_available(now) && member.work == Work::Idle);
         idle.map(|(&agent, _)| agent).collect()
     }
 
     pub(crate) fn set_work(&mut self, agent: AgentId, work: Work) {
-        if let Some(member) = self.0.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(&agent) {
             member.work = work;
         }
     }
 
     /// Counts a failure. Returns until when the agent gets no work, if it has failed too often in a row.
     pub(crate) fn failed(&mut self, agent: AgentId, now: Now, reason: &str) -> Option<Now> {
-        let member = self.0.get_mut(&agent)?;
+        let member = self.members.get_mut(&agent)?;
         member.failures += 1;
         if member.failures < FAILURES_MAX {
             return None;
         }
         let reason = format!("failed {FAILURES_MAX} times in a row, last: {reason}");
         member.benched(now, (COOL_DOWN, COOL_DOWN_MAX), member.benched_times, reason, false);
+        self.benched.insert(agent);
         member.failures = 0;
         member.benched_times += 1;
         member.bench.as_ref().map(|bench| bench.until)
@@ -163,23 +194,27 @@ impl Members {
 
     /// Counts a missed deadline: no work for a while, or until the agent shows that it is done with what it missed.
     pub(crate) fn missed(&mut self, agent: AgentId, now: Now, deadline: Duration) {
-        if let Some(member) = self.0.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(&agent) {
             let reason = "missed a deadline".to_owned();
             member.benched(now, (deadline, deadline.saturating_mul(32)), member.missed_times, reason, true);
+            self.benched.insert(agent);
             member.missed_times += 1;
         }
     }
 
     /// The agent is done with what it missed.
     pub(crate) fn caught_up(&mut self, agent: AgentId) {
-        if let Some(member) = self.0.get_mut(&agent) {
-            member.bench = member.bench.take().filter(|bench| !bench.straggler);
+        if let Some(member) = self.members.get_mut(&agent)
+            && member.bench.as_ref().is_some_and(|bench| bench.straggler)
+        {
+            member.bench = None;
+            self.benched.remove(&agent);
         }
     }
 
     /// An update of the agent was accepted.
     pub(crate) fn accepted(&mut self, agent: AgentId, samples: u32, staleness: u64, timings: &StepTimings) {
-        let Some(member) = self.0.get_mut(&agent) else { return };
+        let Some(member) = self.members.get_mut(&agent) else { return };
         (member.failures, member.benched_times, member.missed_times) = (0, 0, 0);
         let figures = &mut member.figures;
         figures.updates += 1;
@@ -200,38 +235,37 @@ impl Members {
     }
 
     pub(crate) fn count_refused(&mut self, agent: AgentId) {
-        if let Some(member) = self.0.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(&agent) {
             member.figures.refused += 1;
         }
     }
 
     pub(crate) fn count_failed(&mut self, agent: AgentId) {
-        if let Some(member) = self.0.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(&agent) {
             member.figures.failed += 1;
         }
     }
 
     /// Ends benches that are over. Returns whether there were any.
     pub(crate) fn unbench(&mut self, now: Now) -> bool {
-        let mut any = false;
-        for member in self.0.values_mut() {
-            if member.bench.as_ref().is_some_and(|bench| bench.until <= now) {
-                member.bench = None;
-                any = true;
-            }
-        }
-        any
+        let over = |bench: &Bench| bench.until <= now;
+        let Members { members, benched, .. } = self;
+        let ended = benched.extract_if(.., |agent| {
+            members.get_mut(agent).is_none_or(|member| member.bench.take_if(|bench| over(bench)).is_some())
+        });
+        ended.count() > 0
     }
 
     /// When the next bench is over.
     pub(crate) fn next_unbench(&self) -> Option<Now> {
-        let benches = self.0.values().filter(|member| member.connected && member.unfit.is_none());
-        benches.filter_map(|member| member.bench.as_ref()).map(|bench| bench.until).min()
+        let benched = self.benched.iter().filter_map(|agent| self.members.get(agent));
+        let benches = benched.filter(|member| member.is_fit()).filter_map(|member| member.bench.as_ref());
+        benches.map(|bench| bench.until).min()
     }
 
     /// How agents do; batches and memory are the batcher's.
     pub(crate) fn status(&self, now: Now) -> impl Iterator<Item = AgentStatus> {
-        self.0.iter().filter(|(_, member)| member.connected).map(move |(&agent, member)| {
+        self.members.iter().filter(|(_, member)| member.connected).map(move |(&agent, member)| {
             let figures = &member.figures;
             let bench = member.bench.as_ref().filter(|bench| bench.until > now);
             let state = match (&member.unfit, bench, member.work) {

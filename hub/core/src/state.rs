@@ -129,7 +129,7 @@ impl State {
 
     /// Whether enough agents are here for new work.
     pub(crate) fn may_start(&self, now: Now) -> bool {
-        self.members.available(now).len() >= self.agents_needed(now) as usize
+        self.members.available_count(now) >= self.agents_needed(now) as usize
     }
 
     /// When fewer agents will do for the first step.

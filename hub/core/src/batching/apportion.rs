@@ -103,26 +103,28 @@ pub fn round(total: u32, targets: &[f64], shares: &[Share]) -> Vec<u32> {
         order.push((index, target - f64::from(batch)));
     }
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let sum = |batches: &[u32]| batches.iter().map(|&batch| u64::from(batch)).sum::<u64>();
+    let mut sum = batches.iter().map(|&batch| u64::from(batch)).sum::<u64>();
     let total = u64::from(total);
     // One pass is enough but for rounding errors; more passes end because the bounds are feasible.
-    while sum(&batches) < total {
-        let before = sum(&batches);
+    while sum < total {
+        let before = sum;
         for &(index, _) in &order {
-            if sum(&batches) < total && batches[index] < shares[index].max {
+            if sum < total && batches[index] < shares[index].max {
                 batches[index] += 1;
+                sum += 1;
             }
         }
-        assert!(sum(&batches) > before, "feasible bounds leave room for the rest");
+        assert!(sum > before, "feasible bounds leave room for the rest");
     }
-    while sum(&batches) > total {
-        let before = sum(&batches);
+    while sum > total {
+        let before = sum;
         for &(index, _) in order.iter().rev() {
-            if sum(&batches) > total && batches[index] > shares[index].min {
+            if sum > total && batches[index] > shares[index].min {
                 batches[index] -= 1;
+                sum -= 1;
             }
         }
-        assert!(sum(&batches) < before, "feasible bounds leave room for the rest");
+        assert!(sum < before, "feasible bounds leave room for the rest");
     }
     coarsen(&mut batches, shares);
     batches

@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use omnilearn_wire::AgentId;
 
 use super::static_::Static;
-use super::{Place, Policy, Proposal, Rating, SETTLE_STEPS, Speed, apportion, approach, largest_change, share};
+use super::{
+    Place, Policy, Proposal, Rating, SETTLE_STEPS, Speed, apportion, approach, largest_change, place_of, share,
+};
 use crate::config::Start;
 
 /// Part of a new step in the mean.
@@ -146,8 +148,7 @@ impl Policy for Proportional {
             (window.mean_s, window.steps, window.raised_from) = (0.0, 0, None);
         }
         for place in now {
-            let earlier = before.iter().find(|earlier| earlier.agent == place.agent);
-            if let (Some(earlier), Some(window)) = (earlier, self.agents.get_mut(&place.agent))
+            if let (Some(earlier), Some(window)) = (place_of(before, place.agent), self.agents.get_mut(&place.agent))
                 && place.batch > earlier.batch
                 && earlier.batch > 0
             {

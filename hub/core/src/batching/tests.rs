@@ -109,6 +109,25 @@ fn deadline() -> Batching {
 const HL8: [f64; 4] = [6.0, 6.0, 4.0, 32.0];
 
 #[test]
+fn once_per_epoch_changes_nothing_within_an_epoch_nor_within_the_dead_band_of_each_agent() {
+    let epoch = Controller::Epoch { samples: 128 * 50 };
+    let mut workers = Workers::cores(dynamic(epoch, 0.2, Start::Uniform), 128, HL8);
+    workers.run(50);
+    assert_eq!(workers.batches(), [32, 32, 32, 32], "an epoch is not over");
+    workers.run(1);
+    // b·t̄/t is 29.5, 29.5, 19.7 and 157.3. The first two would change by less than a fifth and keep 32; the sum is scaled to 128.
+    assert_eq!(workers.batches(), [17, 17, 10, 84]);
+    workers.run(49);
+    workers.speeds[0].rate *= 1.15; // its batch would grow by less than a fifth
+    workers.run(200);
+    assert_eq!(workers.batches(), [17, 17, 10, 84]);
+    workers.speeds[3].rate /= 2.0;
+    workers.run(60);
+    assert!(workers.batches()[3] < 80, "{:?}", workers.batches());
+    assert_eq!(workers.changes.len(), 3, "{:?}", workers.changes);
+}
+
+#[test]
 fn deadline_balances_in_one_adjustment_from_equal_batches() {
     for (global_batch, cores, expected) in [
         (128, [12.0, 12.0, 8.0, 16.0], vec![32, 32, 21, 43]),

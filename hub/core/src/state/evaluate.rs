@@ -41,7 +41,7 @@ impl State {
             _ if !self.started || waits => 0.0,
             None => 1.0,
             Some(evaluation) => {
-                1.0 - evaluation.running().count() as f64 / self.members.available(now).len().max(1) as f64
+                1.0 - evaluation.running_count() as f64 / self.members.available_count(now).max(1) as f64
             }
         };
         self.clock.set_pace(now, pace);
@@ -58,10 +58,13 @@ impl State {
 
     fn give_out_parts(&mut self, now: Now) {
         let Some(evaluation) = &mut self.evaluation else { return };
+        let overdue = evaluation.overdue_at(self.config.round_deadline).is_some_and(|overdue| overdue <= now);
+        if evaluation.is_given_out() && !overdue {
+            return; // as after most events; a look at every agent each time would cost the square of the agents
+        }
         let available = self.members.available(now);
         evaluation.release(|agent| available.contains(&agent));
         let idle = self.members.idle(now);
-        let overdue = evaluation.overdue_at(self.config.round_deadline).is_some_and(|overdue| overdue <= now);
         if overdue && !idle.is_empty() {
             for (agent, id) in evaluation.running().collect::<Vec<_>>() {
                 evaluation.lost(agent);

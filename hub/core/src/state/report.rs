@@ -60,7 +60,7 @@ impl State {
         if !self.may_start(now) {
             let needed = self.agents_needed(now);
             let until = (needed > self.config.agents_min).then_some(self.config.wait_timeout);
-            waiting.push(Waiting::Agents { ready: self.members.available(now).len() as u32, needed, until });
+            waiting.push(Waiting::Agents { ready: self.members.available_count(now) as u32, needed, until });
         }
         waiting.extend(rule_waits);
         waiting

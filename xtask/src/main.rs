@@ -1,10 +1,11 @@
-//! The workspace's tool: `cargo xtask demo | test | kernels | bench | fleet | fetch-data`.
+//! The workspace's tool: `cargo xtask demo | experiment | test | kernels | bench | fleet | fetch-data`.
 
 mod bench;
 mod chart;
 mod datasets;
 mod demo;
 mod emulated;
+mod experiment;
 mod fleet;
 mod gpu;
 mod interrupt;
@@ -31,6 +32,8 @@ struct Arguments {
 enum Command {
     /// Trains a model with a hub and unequal agents on real images: uniform batches first, then dynamic ones.
     Demo(demo::DemoArguments),
+    /// Repeats the papers' tables: heterogeneity, schedules, rules of synchronisation, large fleets, real quotas.
+    Experiment(experiment::ExperimentArguments),
     /// Runs every test: builds the kernels, then the CPU operators' tests on other processors by QEMU, doc tests, and the rest
     /// by cargo-nextest if it is installed or else `cargo test`.
     Test(test_command::TestArguments),
@@ -63,6 +66,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match command {
         Command::Demo(arguments) => demo::run(&workspace, &arguments),
+        Command::Experiment(arguments) => experiment::run(&workspace, &arguments),
         Command::Test(arguments) => test_command::run(&workspace, &arguments),
         Command::Kernels(arguments) => kernels::run(&workspace, &arguments),
         Command::Bench(bench) => bench::run(&workspace, &bench),

@@ -3,9 +3,9 @@
 mod accuracy;
 mod cpu;
 mod hl;
-mod machine;
+pub(crate) mod machine;
 mod overhead;
-mod progress;
+pub(crate) mod progress;
 mod torch;
 
 use clap::Subcommand;

@@ -68,6 +68,20 @@ impl HubClient {
         Ok(self.get::<Vec<Agent>>("agents")?.iter().filter(|agent| agent.connected).count())
     }
 
+    /// Bytes received from and sent to all agents on their connections.
+    ///
+    /// # Errors
+    /// When the hub does not answer.
+    pub(crate) fn agent_bytes(&self) -> anyhow::Result<(u64, u64)> {
+        #[derive(Deserialize)]
+        struct Agent {
+            received_bytes: u64,
+            sent_bytes: u64,
+        }
+        let agents = self.get::<Vec<Agent>>("agents")?;
+        Ok(agents.iter().fold((0, 0), |(up, down), agent| (up + agent.received_bytes, down + agent.sent_bytes)))
+    }
+
     /// A job.
     ///
     /// # Errors
@@ -159,6 +173,8 @@ pub(crate) struct JobStatus {
     pub(crate) agents: Vec<AgentStatus>,
     /// Agents that do not, and why.
     pub(crate) declined: HashMap<String, String>,
+    /// Counts since the start, such as of `stragglers`.
+    pub(crate) counters: HashMap<String, u64>,
 }
 
 /// How an agent does.
@@ -216,6 +232,8 @@ struct StepRow {
     samples: u32,
     staleness: u64,
     sustained_s: f64,
+    #[serde(default)]
+    cpu_s: f64,
     warm_up: bool,
 }
 
@@ -261,6 +279,7 @@ impl Records {
                 batch: row.samples,
                 staleness: row.staleness,
                 sustained_s: row.sustained_s,
+                cpu_s: row.cpu_s,
                 warm_up: row.warm_up,
             });
         }

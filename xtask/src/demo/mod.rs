@@ -26,7 +26,7 @@ pub(crate) use records::RunRecords;
 pub(crate) use records::StepRecord;
 #[cfg(test)]
 pub(crate) use records::tests::canned as canned_records;
-pub(crate) use session::{Fleet, Job, Kit, Run};
+pub(crate) use session::{Fleet, Job, Kit, Loss, Run};
 pub(crate) use summary::{DemoSummary, RunSummary};
 pub(crate) use watch::{Next, watch};
 

@@ -19,6 +19,8 @@ pub(crate) struct StepRecord {
     pub(crate) staleness: u64,
     /// Time that the step costs the agent when it works without a break, in seconds.
     pub(crate) sustained_s: f64,
+    /// CPU time that the step took the agent, in seconds.
+    pub(crate) cpu_s: f64,
     /// Whether the agent called the step not representative.
     pub(crate) warm_up: bool,
 }
@@ -161,6 +163,7 @@ pub(crate) mod tests {
                     batch: [8, 24][agent],
                     staleness: [4, 1][agent],
                     sustained_s: [0.1, 0.05][agent],
+                    cpu_s: [0.08, 0.04][agent],
                     warm_up: false,
                 });
             }

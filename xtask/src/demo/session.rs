@@ -1,5 +1,7 @@
 //! One demo session: what has to be there, the processes of the fleet, and training runs on them.
 
+mod disturb;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use omnilearn_devices::quota::{CgroupTree, CpuGroup, Limiter, pinned_cores};
 use omnilearn_wire::dataset::DatasetSpec;
+
+pub(crate) use disturb::Loss;
 
 use super::hub_client::{HubClient, JobStatus};
 use super::job::{JobPlan, Mode, Model, Policy};
@@ -170,9 +174,22 @@ impl Kit {
         logs: &Path,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Fleet<'_>> {
+        self.start_fleet_with(level.quotas(agents, self.quota_total), logs, interrupt)
+    }
+
+    /// Like [`Kit::start_fleet`], with an agent for each of these quotas, in cores.
+    ///
+    /// # Errors
+    /// When a process cannot be started, ends, or takes too long.
+    pub(crate) fn start_fleet_with(
+        &self,
+        quotas: Vec<f64>,
+        logs: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Fleet<'_>> {
+        let agents = quotas.len();
         fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
         let state = tempfile::Builder::new().prefix("omnilearn-demo-").tempdir().context("making a state folder")?;
-        let quotas = level.quotas(agents, self.quota_total);
         let port = free_port()?;
         let mut command = Command::new(&self.hub);
         command

@@ -45,6 +45,21 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal. A child that we have not waited for keeps its id, so this can reach no stranger.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
+        self.check_running()?;
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process without an id")?;
+        kill_process(pid, signal).with_context(|| format!("signalling {}", self.name))
+    }
+
     /// Its log file.
     pub(crate) fn log(&self) -> &Path {
         &self.log

@@ -1,0 +1,187 @@
+//! How fast this machine is with a model: `overhead_s + b / samples_per_s`, measured through a real hub and agent.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use toml::Table;
+
+use super::catalogue::{Catalogue, ModelSpec, Speed, lay_over};
+use super::definition::Definition;
+use crate::bench::median;
+use crate::demo::{Job, Kit, RunRecords, table};
+use crate::interrupt::Interrupt;
+use crate::workspace::Workspace;
+
+/// About how long each of the two batch sizes is measured. Many periods of a CPU quota, which throttles in bursts.
+const MEASURE_S: f64 = 4.0;
+
+/// Bounds of the number of steps that this makes.
+const STEPS: (f64, f64) = (20.0, 2000.0);
+
+/// The part of a run's steps that is left out at its beginning.
+const WARM_UP_SHARE: f64 = 0.2;
+
+/// Global batch of a job that does not say.
+const GLOBAL_BATCH_DEFAULT: i64 = 256;
+
+/// Measures the models of the definitions on one core each and puts the speeds into the catalogue.
+///
+/// # Errors
+/// When something does not build or a process fails, and after an interrupt.
+pub(crate) fn measure(
+    workspace: &Workspace,
+    data: Option<&Path>,
+    definitions: &[Definition],
+    catalogue: &mut Catalogue,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let used = |name: &str| {
+        definitions
+            .iter()
+            .flat_map(|definition| &definition.cases)
+            .any(|case| case.models.iter().any(|used| used == name))
+    };
+    let kit = Kit::prepare(workspace, data, None, interrupt)?;
+    let logs = tempfile::Builder::new().prefix("omnilearn-speed-").tempdir().context("making a folder for logs")?;
+    for (name, model) in catalogue.models.iter_mut().filter(|(name, _)| used(name)) {
+        if model.dataset != kit.spec().name {
+            eprintln!("{name}: not measured, its data set {} is not {}", model.dataset, kit.spec().name);
+            continue;
+        }
+        eprintln!("measuring {name} on one core");
+        let component = workspace.component(&model.kernel);
+        let measured = speed(&kit, &component, model, (1.0, Clock::Cpu), logs.path(), interrupt)?;
+        model.speed = Some(measured);
+        let Speed { samples_per_s, overhead_s } = measured;
+        // As the catalogue has it, so that it can be copied there.
+        eprintln!("[models.{name}]\nspeed = {{ samples_per_s = {samples_per_s:.0}, overhead_s = {overhead_s:.5} }}");
+    }
+    "measured before this run (`--calibrate`): CPU time of an agent's steps at two batch sizes, on one core, with a hub."
+        .clone_into(&mut catalogue.speeds_from);
+    Ok(())
+}
+
+/// What is measured of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// The agent's CPU time: the same whatever else the machine does.
+    Cpu,
+    /// From one version to the next, with everything in between: the hub's work, too, and what a quota makes of it all.
+    Wall,
+}
+
+/// The speed of one agent with a CPU quota, from runs at two batch sizes.
+///
+/// # Errors
+/// When a process fails, or a larger batch took no longer.
+pub(crate) fn speed(
+    kit: &Kit,
+    component: &Path,
+    model: &ModelSpec,
+    (quota_cores, clock): (f64, Clock),
+    logs: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Speed> {
+    let global_batch = model.job.get("training").and_then(|training| training.get("global_batch"));
+    let global_batch = global_batch.and_then(toml::Value::as_integer).unwrap_or(GLOBAL_BATCH_DEFAULT);
+    let batches = [(global_batch / 16).max(1), (global_batch / 2).max(2)];
+    let mut fleet = kit.start_fleet_with(vec![quota_cores], logs, interrupt)?;
+    let mut times = [0.0; 2];
+    for (time, batch) in times.iter_mut().zip(batches) {
+        // Nobody knows before how long a step takes: as many as fit, or few if nobody has measured the model.
+        let expected = model.speed.map(|speed| (speed.overhead_s + batch as f64 / speed.samples_per_s) / quota_cores);
+        let steps = expected.map_or(STEPS.0, |expected| (MEASURE_S / expected).clamp(STEPS.0, STEPS.1)) as i64;
+        let job = Job { name: "speed", text: job(component, model, batch, steps)?, epochs: 1 };
+        let records = fleet.run(&job, None, interrupt)?;
+        *time = match clock {
+            Clock::Wall => step_s(&records),
+            Clock::Cpu => cpu_s(&records),
+        }
+        .context("a run without steps")?;
+    }
+    fleet.stop();
+    fit(batches.map(|batch| batch as f64), times)
+}
+
+fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::Result<String> {
+    let component = component.to_str().context("the workspace's path is not UTF-8")?;
+    let mut job: Table =
+        table([("dataset", model.dataset.as_str().into()), ("kernel", table([("path", component.into())]).into())]);
+    lay_over(&mut job, &model.job);
+    lay_over(
+        &mut job,
+        &table([
+            ("name", "speed".into()),
+            ("training", table([("global_batch", batch.into())]).into()),
+            (
+                "batching",
+                table([("policy", "uniform".into()), ("calibration_batches", Vec::<i64>::new().into())]).into(),
+            ),
+            ("evaluate", table([("every_steps", steps.into())]).into()),
+            ("stop", table([("steps", steps.into())]).into()),
+        ]),
+    );
+    toml::to_string(&job).context("writing a job file")
+}
+
+/// Mean time from one version to the next in seconds, with everything that happens in between, the beginning left out.
+pub(crate) fn step_s(records: &RunRecords) -> Option<f64> {
+    let mut times: Vec<(u64, f64)> = records.steps.iter().map(|step| (step.version, step.at_s)).collect();
+    times.sort_by_key(|(version, _)| *version);
+    steady_s(&times)
+}
+
+/// Median of the CPU time of an agent's steps, in seconds.
+fn cpu_s(records: &RunRecords) -> Option<f64> {
+    let mut times: Vec<f64> = records.steps.iter().filter(|step| !step.warm_up).map(|step| step.cpu_s).collect();
+    times.sort_unstable_by(f64::total_cmp);
+    (!times.is_empty()).then(|| median(&times))
+}
+
+/// Mean time from one version to the next, from versions in order and their times.
+pub(crate) fn steady_s(times: &[(u64, f64)]) -> Option<f64> {
+    let first = times.get((times.len() as f64 * WARM_UP_SHARE) as usize)?;
+    let last = times.last()?;
+    (last.0 > first.0).then(|| (last.1 - first.1) / (last.0 - first.0) as f64)
+}
+
+/// The line through two times.
+fn fit([small, large]: [f64; 2], [small_s, large_s]: [f64; 2]) -> anyhow::Result<Speed> {
+    let per_sample = (large_s - small_s) / (large - small);
+    if !(per_sample > 0.0) {
+        bail!(
+            "{large} samples took {large_s:.4} s and {small} took {small_s:.4} s: the machine is too busy to be measured"
+        );
+    }
+    Ok(Speed { samples_per_s: 1.0 / per_sample, overhead_s: (small_s - small * per_sample).max(0.0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::catalogue;
+    use super::*;
+
+    #[test]
+    fn two_times_give_throughput_and_overhead() {
+        let speed = fit([16.0, 128.0], [0.012, 0.068]).unwrap();
+        assert!((speed.samples_per_s - 2000.0).abs() < 1e-6 && (speed.overhead_s - 0.004).abs() < 1e-9, "{speed:?}");
+        assert_eq!(fit([16.0, 128.0], [0.001, 0.068]).unwrap().overhead_s, 0.0);
+        assert!(fit([16.0, 128.0], [0.02, 0.01]).unwrap_err().to_string().contains("too busy"));
+    }
+
+    #[test]
+    fn the_beginning_of_a_run_is_left_out() {
+        let times: Vec<(u64, f64)> =
+            (1..=10).map(|step: u32| (step.into(), if step < 3 { 9.0 } else { 9.0 + f64::from(step) })).collect();
+        assert_eq!(steady_s(&times), Some(1.0));
+        assert_eq!(steady_s(&[]), None);
+    }
+
+    #[test]
+    fn a_measuring_job_keeps_the_model_and_sets_batch_and_length() {
+        let job: Table = job(Path::new("lenet.wasm"), &catalogue().models["lenet"], 16, 50).unwrap().parse().unwrap();
+        assert_eq!(job["training"]["global_batch"].as_integer(), Some(16));
+        assert_eq!(job["stop"]["steps"].as_integer(), Some(50));
+        assert_eq!(job["optimizer"]["learning_rate"].as_float(), Some(0.04));
+    }
+}

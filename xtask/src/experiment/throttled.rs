@@ -1,0 +1,205 @@
+//! Real processes under CPU quotas beside the virtual fleet's prediction for them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::calibrate::{self, Clock, steady_s};
+use super::catalogue::Speed;
+use super::csv::Csv;
+use super::outcome::{Outcome, RowKey};
+use super::plan::{self, PlannedRow};
+use super::simulate::{Simulator, Task};
+use super::write::Run;
+use super::{ExperimentArguments, Rows};
+use crate::bench::median;
+use crate::demo::{Fleet, Job, Kit, RunRecords};
+use crate::interrupt::Interrupt;
+
+/// Runs every row for real, as often as it has seeds, and once more virtually with agents that are as fast as each was
+/// measured to be alone under its quota.
+///
+/// # Errors
+/// When something does not build or a process fails, and after an interrupt.
+pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &Interrupt) -> anyhow::Result<Rows> {
+    let kit = Kit::prepare(run.workspace, arguments.data.as_deref(), None, interrupt)?;
+    let program = super::simulator(run.workspace, arguments)?;
+    let simulator = Simulator { workspace: run.workspace, program, data: None, resume: false };
+    let planned = plan::rows(run.definition, run.catalogue)?;
+    let mut speeds: BTreeMap<(String, u64), Speed> = BTreeMap::new();
+    let mut rows = Rows::default();
+    // Policies of one place come one after another, on one fleet, in turns.
+    for place in planned.chunk_by(|left, right| left.place() == right.place()) {
+        let Some(first) = place.first() else { continue };
+        let quotas = quotas(first.cores(), kit.quota_total());
+        let component = run.workspace.component(&first.model.kernel);
+        let logs = run.out.join("logs");
+        let mut agents = Vec::new();
+        for &quota in &quotas {
+            let key = (first.key.model.clone(), quota.to_bits());
+            let speed = match speeds.get(&key) {
+                Some(&speed) => speed,
+                None => {
+                    eprintln!("measuring {} with {quota:.3} cores", first.key.model);
+                    let speed =
+                        calibrate::speed(&kit, &component, first.model, (quota, Clock::Wall), &logs, interrupt)?;
+                    eprintln!("{:.0} samples/s, {:.2} ms a step", speed.samples_per_s, speed.overhead_s * 1000.0);
+                    *speeds.entry(key).or_insert(speed)
+                }
+            };
+            agents.push(speed);
+        }
+        let mut fleet = kit.start_fleet_with(quotas, &logs, interrupt)?;
+        let real = measured(run, &mut fleet, place, &component, interrupt)?;
+        fleet.stop();
+        for (row, runs) in place.iter().zip(&real) {
+            let virtually = predicted(&simulator, row, &agents, &component, run.out, interrupt)?;
+            rows.outcomes.extend(outcomes(row, runs, &virtually, kit.spec().train_samples));
+        }
+    }
+    Ok(rows)
+}
+
+/// `total · cores / Σ cores`.
+fn quotas(cores: &[f64], total: f64) -> Vec<f64> {
+    let sum: f64 = cores.iter().sum();
+    cores.iter().map(|cores| total * cores / sum).collect()
+}
+
+/// The records of each row's runs. Rows take turns, so that a slow minute of the machine falls on all of them.
+fn measured(
+    run: &Run<'_>,
+    fleet: &mut Fleet<'_>,
+    rows: &[PlannedRow<'_>],
+    component: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<Vec<RunRecords>>> {
+    let mut records = vec![Vec::new(); rows.len()];
+    let repeats = rows.first().map_or(0, |row| row.case.seeds.len());
+    for repeat in 0..repeats {
+        for (row, records) in rows.iter().zip(&mut records) {
+            let seed = row.case.seeds[repeat];
+            eprintln!("{}, repeat {} of {repeats}", row.key.slug(), repeat + 1);
+            let job = Job { name: "throttled", text: row.job_file(component, seed)?, epochs: 1 };
+            let folder = run.out.join("rows").join(row.key.slug()).join(format!("seed-{seed}"));
+            records.push(fleet.run(&job, Some(&folder), interrupt)?);
+        }
+    }
+    Ok(records)
+}
+
+/// The figures of the same row on the virtual fleet, with its steady time of a step as `step_s`.
+fn predicted(
+    simulator: &Simulator<'_>,
+    row: &PlannedRow<'_>,
+    agents: &[Speed],
+    component: &Path,
+    out: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Result<BTreeMap<String, f64>, String>> {
+    let seed = row.case.seeds.first().copied().unwrap_or(1);
+    let fleet = plan::fleet(
+        seed,
+        agents
+            .iter()
+            .enumerate()
+            .map(|(index, &speed)| plan::agent(index, speed, row.case.noise, Vec::new()))
+            .collect(),
+    )?;
+    let folder = out.join("virtual").join(row.key.slug());
+    let task = Task { fleet: &fleet, job: &row.job_file(component, seed)?, gradients: "none", oracle: false };
+    let figures = simulator.simulate(&folder, &task, interrupt)?;
+    let Ok(mut figures) = figures else { return Ok(figures) };
+    let rounds = Csv::read(&folder.join("rounds.csv"))?.numbers(["version", "training_s"])?;
+    let times: Vec<(u64, f64)> = rounds.into_iter().map(|[version, time]| (version as u64, time)).collect();
+    if let Some(step_s) = steady_s(&times) {
+        figures.insert("step_s".to_owned(), step_s);
+    }
+    Ok(Ok(figures))
+}
+
+/// A row's two outcomes: real and virtual.
+fn outcomes(
+    row: &PlannedRow<'_>,
+    runs: &[RunRecords],
+    virtually: &Result<BTreeMap<String, f64>, String>,
+    train_samples: u32,
+) -> [Outcome; 2] {
+    let key = |suffix: &str| RowKey { case: format!("{}, {suffix}", row.key.case), ..row.key.clone() };
+    let middle = |figure: &dyn Fn(&RunRecords) -> Option<f64>| {
+        let mut values: Vec<f64> = runs.iter().filter_map(figure).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        (!values.is_empty()).then(|| median(&values))
+    };
+    // Over the whole training set, whether or not the run went through it, and without the first steps.
+    let steps = |samples: f64| f64::from(train_samples) / samples;
+    let global_batch = |records: &RunRecords| {
+        let versions = records.steps.iter().map(|step| step.version).max()?;
+        Some(records.samples() as f64 / versions as f64)
+    };
+    let real = [
+        ("epoch_s", middle(&|records| Some(calibrate::step_s(records)? * steps(global_batch(records)?)))),
+        ("idle_share", middle(&RunRecords::idle_share)),
+        ("accuracy", middle(&RunRecords::accuracy)),
+    ];
+    let samples = runs.first().and_then(global_batch);
+    let (predicted, skipped) = match virtually {
+        Ok(figures) => (figures.clone(), None),
+        Err(reason) => (BTreeMap::new(), Some(reason.clone())),
+    };
+    let predicted_epoch_s = predicted.get("step_s").zip(samples).map(|(step_s, samples)| step_s * steps(samples));
+    let mut figures: BTreeMap<String, f64> =
+        real.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    if let (Some(predicted), Some(&measured)) = (predicted_epoch_s, figures.get("epoch_s")) {
+        figures.insert("predicted_epoch_s".to_owned(), predicted);
+        figures.insert("real_over_virtual".to_owned(), measured / predicted);
+    }
+    let kept = ["idle_share", "mean_staleness", "ratio_to_limit"];
+    let mut virtual_figures: BTreeMap<String, f64> =
+        predicted.into_iter().filter(|(name, _)| kept.contains(&name.as_str())).collect();
+    virtual_figures.extend(predicted_epoch_s.map(|time| ("epoch_s".to_owned(), time)));
+    [
+        Outcome { key: key("real processes"), figures, skipped: None },
+        Outcome { key: key("virtual fleet"), figures: virtual_figures, skipped },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ratios;
+    use super::super::tests::{catalogue, definition};
+    use super::*;
+    use crate::demo::canned_records;
+
+    #[test]
+    fn quotas_share_the_total_as_cores_do() {
+        let quotas = quotas(&[6.0, 6.0, 4.0, 32.0], 1.8);
+        assert!((quotas[2] - 0.15).abs() < 1e-12 && (quotas.iter().sum::<f64>() - 1.8).abs() < 1e-12, "{quotas:?}");
+    }
+
+    #[test]
+    fn a_real_row_stands_beside_its_prediction() {
+        let (definition, catalogue) = (definition(), catalogue());
+        let planned = plan::rows(&definition, &catalogue).unwrap();
+        // Ten rounds of 32 samples and 0.1 s each, in an epoch of 160.
+        let virtually = Ok(BTreeMap::from([("step_s".to_owned(), 0.08), ("idle_share".to_owned(), 0.1)]));
+        let mut pair = outcomes(&planned[0], &[canned_records()], &virtually, 160);
+        ratios::compare(&mut pair);
+        let [real, virtual_fleet] = pair;
+        assert_eq!(real.key.case, "plain, real processes");
+        assert!((real.figure("epoch_s").unwrap() - 0.5).abs() < 1e-9, "{real:?}");
+        assert!((real.figure("predicted_epoch_s").unwrap() - 0.4).abs() < 1e-9);
+        assert!((real.figure("real_over_virtual").unwrap() - 1.25).abs() < 1e-9);
+        assert_eq!(virtual_fleet.figure("idle_share"), Some(0.1));
+        assert!((virtual_fleet.figure("epoch_s").unwrap() - 0.4).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_a_prediction_the_real_row_stays() {
+        let (definition, catalogue) = (definition(), catalogue());
+        let planned = plan::rows(&definition, &catalogue).unwrap();
+        let [real, virtual_fleet] =
+            outcomes(&planned[0], &[canned_records()], &Err("error: no such key".to_owned()), 160);
+        assert!(real.figure("epoch_s").is_some() && real.figure("real_over_virtual").is_none());
+        assert_eq!(virtual_fleet.skipped.as_deref(), Some("error: no such key"));
+    }
+}

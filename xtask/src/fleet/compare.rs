@@ -91,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CompareArguments) -> anyhow
     images::build(workspace, &[kit.hub_program().to_owned(), kit.agent_program().to_owned()])?;
     let logs = tempfile::Builder::new().prefix("omnilearn-compare-").tempdir().context("making a folder for logs")?;
     let file = compose_files::folder(workspace).join(arguments.hl.to_string().to_lowercase()).with_extension("yml");
-    let project = ComposeProject { file, name: PROJECT.to_owned(), secrets: folder };
+    let project = ComposeProject { name: PROJECT.to_owned(), secrets: folder };
     let job = kit.job(&Run {
         mode: Mode::Bsp,
         agents: AGENTS,
@@ -110,7 +110,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CompareArguments) -> anyhow
         let cgroups_epoch_s = epoch_s(&mut fleet, &job, &interrupt)?;
         fleet.stop();
         eprintln!("pair {number} of {}: containers", arguments.pairs);
-        let mut fleet = ContainerFleet::start(&kit, &docker, project.clone(), &interrupt)?;
+        let mut fleet = ContainerFleet::start(&kit, &docker, &file, project.clone(), &interrupt)?;
         fleet.set_quotas(&quotas)?;
         let containers_epoch_s = epoch_s(&mut fleet, &job, &interrupt)?;
         drop(fleet);

@@ -17,11 +17,9 @@ use crate::interrupt::Interrupt;
 /// Longest wait for the hub and all agents: one with a small quota starts slowly.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A compose file that runs, or shall.
+/// A fleet that Compose runs, or shall.
 #[derive(Clone, Debug)]
 pub(crate) struct ComposeProject {
-    /// The file.
-    pub(crate) file: PathBuf,
     /// Name of the project, before the names of its containers, networks and volumes.
     pub(crate) name: String,
     /// Folder with the secrets.
@@ -35,7 +33,8 @@ pub(crate) struct ContainerFleet<'kit> {
     project: ComposeProject,
     client: HubClient,
     containers: Vec<Container>,
-    ends_with_us: bool,
+    /// The compose file, if we started the fleet and shall end it.
+    started_from: Option<PathBuf>,
 }
 
 impl<'kit> ContainerFleet<'kit> {
@@ -47,23 +46,16 @@ impl<'kit> ContainerFleet<'kit> {
     pub(crate) fn start(
         kit: &'kit Kit,
         docker: &Docker,
+        file: &Path,
         project: ComposeProject,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
-        let mut up = compose(kit, docker, &project)?;
+        // What was started is ended also if the rest fails.
+        let fleet = Self::new(kit, docker, project, Some(file.to_owned()));
+        let mut up = fleet.compose(file)?;
         up.args(["up", "--detach", "--scale", &format!("{SUBMIT_SERVICE}=0")]);
         output(up)?;
-        // What was started is ended also if the rest fails.
-        let mut fleet = Self {
-            kit,
-            docker: docker.clone(),
-            project,
-            client: HubClient::new(String::new()),
-            containers: Vec::new(),
-            ends_with_us: true,
-        };
-        fleet.connect(interrupt)?;
-        Ok(fleet)
+        fleet.connected(interrupt)
     }
 
     /// Takes a fleet that runs, and leaves it running.
@@ -76,40 +68,42 @@ impl<'kit> ContainerFleet<'kit> {
         project: ComposeProject,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
-        let mut fleet = Self {
-            kit,
-            docker: docker.clone(),
-            project,
-            client: HubClient::new(String::new()),
-            containers: Vec::new(),
-            ends_with_us: false,
-        };
-        fleet.connect(interrupt)?;
-        Ok(fleet)
+        Self::new(kit, docker, project, None).connected(interrupt)
     }
 
-    fn connect(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
+    fn new(kit: &'kit Kit, docker: &Docker, project: ComposeProject, started_from: Option<PathBuf>) -> Self {
+        let client = HubClient::new(String::new());
+        Self { kit, docker: docker.clone(), project, client, containers: Vec::new(), started_from }
+    }
+
+    fn connected(mut self, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let file = self.token_file();
         let token = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         self.client = HubClient::new(self.docker.hub_address(&self.project.name)?).with_token(&token);
         self.containers = self.docker.agents(&self.project.name)?;
-        if self.containers.is_empty() {
-            bail!("no agents of the project `{}` run", self.project.name);
+        let (count, name) = (self.containers.len(), &self.project.name);
+        if count == 0 {
+            bail!("no agents of the project `{name}` run");
         }
         let deadline = Instant::now() + PATIENCE;
-        while !self.client.connected_agents().is_ok_and(|connected| connected >= self.containers.len()) {
+        while !self.client.connected_agents().is_ok_and(|connected| connected >= count) {
             interrupt.sleep(Duration::from_millis(200))?;
             if Instant::now() > deadline {
-                bail!(
-                    "waited {} s for {} agents to connect; see `docker compose -p {} logs`",
-                    PATIENCE.as_secs(),
-                    self.containers.len(),
-                    self.project.name
-                );
+                let waited_s = PATIENCE.as_secs();
+                bail!("waited {waited_s} s for {count} agents to connect; see `docker compose -p {name} logs`");
             }
         }
-        eprintln!("hub at {} with {} agents in containers", self.client.address(), self.containers.len());
-        Ok(())
+        eprintln!("hub at {} with {count} agents in containers", self.client.address());
+        Ok(self)
+    }
+
+    /// Compose for this project, with the data set that the kit found.
+    fn compose(&self, file: &Path) -> anyhow::Result<Command> {
+        let data = self.kit.data().parent().context("the data set lies in no folder")?;
+        let mut command = self.docker.compose()?;
+        command.arg("--file").arg(file).args(["--project-name", &self.project.name]);
+        command.env("OMNILEARN_DATA", data).env("OMNILEARN_SECRETS", &self.project.secrets);
+        Ok(command)
     }
 
     fn token_file(&self) -> PathBuf {
@@ -172,10 +166,8 @@ impl<'kit> ContainerFleet<'kit> {
 
 impl Drop for ContainerFleet<'_> {
     fn drop(&mut self) {
-        if !self.ends_with_us {
-            return;
-        }
-        let ended = compose(self.kit, &self.docker, &self.project).and_then(|mut down| {
+        let Some(file) = &self.started_from else { return };
+        let ended = self.compose(file).and_then(|mut down| {
             down.args(["down", "--volumes", "--timeout", "5"]);
             output(down)
         });
@@ -183,13 +175,4 @@ impl Drop for ContainerFleet<'_> {
             eprintln!("the containers of `{}` may still run: {error:#}", self.project.name);
         }
     }
-}
-
-/// Compose for this project, with the data set that the kit found.
-fn compose(kit: &Kit, docker: &Docker, project: &ComposeProject) -> anyhow::Result<Command> {
-    let data: &Path = kit.data().parent().context("the data set lies in no folder")?;
-    let mut command = docker.compose()?;
-    command.arg("--file").arg(&project.file).args(["--project-name", &project.name]);
-    command.env("OMNILEARN_DATA", data).env("OMNILEARN_SECRETS", &project.secrets);
-    Ok(command)
 }

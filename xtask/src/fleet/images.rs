@@ -85,7 +85,8 @@ pub(crate) fn build(workspace: &Workspace, programs: &[PathBuf]) -> anyhow::Resu
             command.env("DOCKER_BUILDKIT", "0");
         }
         let id = output(command)?;
-        println!("{image} {}", id.trim());
+        // Standard output belongs to our caller's results.
+        eprintln!("{image} is {}", id.trim());
     }
     Ok(())
 }

@@ -74,11 +74,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &ScheduleArguments) -> anyho
     let logs = tempfile::Builder::new().prefix("omnilearn-schedule-").tempdir().context("making a folder for logs")?;
     match &arguments.compose {
         Some(name) => {
-            let project = ComposeProject {
-                file: PathBuf::new(), // a fleet that runs is found by its project's name
-                name: name.clone(),
-                secrets: secrets::folder(workspace, &arguments.secrets),
-            };
+            let secrets = secrets::folder(workspace, &arguments.secrets);
+            let project = ComposeProject { name: name.clone(), secrets };
             let mut fleet = ContainerFleet::attach(&kit, &Docker::find()?, project, &interrupt)?;
             run_on(&mut fleet, &kit, &schedule, arguments, &interrupt)
         }

@@ -95,17 +95,20 @@ fn the_number_of_agents_that_are_ready_is_right_through_joins_failures_rests_and
     (config.agents_min, config.round_deadline) = (3, Duration::from_secs(2));
     let mut cluster = Cluster::started(config, &[100.0, 80.0, 60.0, 40.0]);
     let mut generator = SplitMix64::new(11);
-    let (mut waited, mut rested) = (0, 0);
-    for round in 0..600 {
+    let (mut waited, mut rested, mut gone) = (0, 0, std::collections::BTreeSet::new());
+    for round in 0..1000 {
         let agent = generator.below(4) as u32;
-        match generator.below(6) {
-            0 => cluster.kill(agent),
-            1 => cluster.join(agent, 100.0),
-            2 => cluster.agent(agent).habit = Habit::Silent,
-            3 => cluster.agent(agent).habit = Habit::Fails(Failure::Trap),
+        match generator.below(10) {
+            0 => {
+                cluster.kill(agent);
+                gone.insert(agent);
+            }
+            1..4 if gone.remove(&agent) => cluster.join(agent, 100.0),
+            4 => cluster.agent(agent).habit = Habit::Silent,
+            5..7 => cluster.agent(agent).habit = Habit::Fails(Failure::Trap),
             _ => cluster.agent(agent).habit = Habit::Good,
         }
-        for _ in 0..generator.below(8) {
+        for _ in 0..generator.below(12) {
             cluster.step();
         }
         let status = cluster.training.status(cluster.now);
@@ -120,5 +123,5 @@ fn the_number_of_agents_that_are_ready_is_right_through_joins_failures_rests_and
         assert_eq!(ready.is_some(), able < 3, "round {round}: {status:?}");
         waited += usize::from(ready.is_some());
     }
-    assert!(waited > 50 && rested > 50, "{waited} {rested}");
+    assert!(waited > 30 && rested > 30, "{waited} {rested}");
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use omnilearn_datasets::Library;
 use omnilearn_hub_core::{JobConfig, Training};
 use omnilearn_kernel_host::{Description, Kernel, KeyPair, OpenError};
 use omnilearn_wire::message::JobOffer;
@@ -61,11 +62,12 @@ pub struct OfflineJob {
 }
 
 impl OfflineJob {
-    /// Plans the job that a file's text describes. Kernel and weights are read relative to `folder`.
+    /// Plans the job that a file's text describes. Kernel and weights are read relative to `folder`; data sets are those of the
+    /// `library` and of the catalogue.
     ///
     /// # Errors
     /// [`OfflineError`], as the hub would refuse it.
-    pub fn plan(text: &str, folder: &Path) -> Result<OfflineJob, OfflineError> {
+    pub fn plan(text: &str, folder: &Path, library: &Library) -> Result<OfflineJob, OfflineError> {
         let file = JobFile::parse(text)?;
         let path = folder.join(&file.kernel.path);
         let what = "the kernel ([kernel] path; `cargo xtask kernels` builds them)";
@@ -75,7 +77,8 @@ impl OfflineJob {
         // Nobody checks it: there is no hub and no agent.
         let key = KeyPair::from_secret(&[0; 32]);
         let signatures = Signatures::new(&key, kernel.digest(), None).expect("there is no author's signature to check");
-        let materials = Materials { kernel: &kernel, kernel_bytes: component.len() as u64, signatures, weights };
+        let kernel_bytes = component.len() as u64;
+        let materials = Materials { kernel: &kernel, kernel_bytes, signatures, weights, library };
         let mut plan = Plan::new(text, materials)?;
         plan.config.job = JobId(1);
         Ok(OfflineJob { plan, component })

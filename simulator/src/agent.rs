@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use omnilearn_hub_core::{Now, Snapshot};
 use omnilearn_wire::AssignmentId;
-use omnilearn_wire::message::{CalibrationPoint, Evaluate, JobReady, Machine, Train};
+use omnilearn_wire::message::{CalibrationPoint, Computation, Evaluate, JobReady, Machine, Span, Train};
 
 use crate::fleet::AgentSpec;
 use crate::noise;
@@ -119,6 +119,16 @@ impl VirtualAgent {
     }
 }
 
+/// Leaves the first so many positions.
+fn cut(spans: &mut Vec<Span>, samples: u32) {
+    let mut left = samples;
+    spans.retain_mut(|span| {
+        span.end = span.end.min(span.start.saturating_add(left));
+        left -= span.len();
+        !span.is_empty()
+    });
+}
+
 impl AgentSpec {
     /// X at a time and epoch: that of the last change that has come, in samples per second.
     pub(crate) fn speed(&self, now: Now, epoch: f64) -> f64 {
@@ -130,6 +140,31 @@ impl AgentSpec {
     pub(crate) fn step_s(&self, samples: u32, (now, epoch): (Now, f64), seed: u64, parts: &[u64]) -> f64 {
         let exact = self.overhead_s + f64::from(samples) / self.speed(now, epoch);
         exact * noise::factor(self.noise, seed, parts)
+    }
+
+    /// Time of an assignment of so many samples, in seconds. Where the time is what is given, the work becomes the gradient of as many
+    /// of them as are done by then, at least one; and local steps have the overhead each.
+    pub(crate) fn train(
+        &self,
+        work: &mut Train,
+        samples: &mut u32,
+        (now, epoch): (Now, f64),
+        (seed, parts): (u64, &[u64]),
+    ) -> f64 {
+        let passes = match work.computation {
+            Computation::Gradient => 1,
+            Computation::Local(local) => local.steps.min(*samples),
+            Computation::Timed { compute_s } => {
+                let exact_s = f64::from(compute_s) / noise::factor(self.noise, seed, parts);
+                let done = (exact_s - self.overhead_s) * self.speed(now, epoch);
+                *samples = (done as u32).clamp(1, (*samples).max(1));
+                cut(&mut work.spans, *samples);
+                work.computation = Computation::Gradient;
+                1
+            }
+        };
+        let more_s = f64::from(passes.saturating_sub(1)) * self.overhead_s * noise::factor(self.noise, seed, parts);
+        self.step_s(*samples, (now, epoch), seed, parts) + more_s
     }
 
     /// Time of an evaluation: each of its forward passes has the overhead, and a third of all that a step would take.

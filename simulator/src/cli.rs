@@ -112,6 +112,10 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// State folder of a hub, whose data sets of its own (`omnilearn-hub dataset add`) the job may name.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+
     /// For real gradients: folder with data sets, before the usual places; may be given more than once.
     #[arg(long, value_name = "DIR", env = "OMNILEARN_DATA", value_delimiter = ':')]
     pub(crate) data: Vec<PathBuf>,

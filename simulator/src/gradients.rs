@@ -2,18 +2,20 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use omnilearn_agent::config::{AgentConfig, HubAddress};
+use omnilearn_agent::dataset::fetch::{HubFiles, Interrupted, Piece};
 use omnilearn_agent::device::{DeviceChoice, NoGpu};
 use omnilearn_agent::session::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared};
 use omnilearn_agent::trainer::TrainerFactory;
 use omnilearn_hub::PlanError;
 use omnilearn_hub::offline::OfflineJob;
-use omnilearn_hub_core::config::ConfigError;
+use omnilearn_hub_core::config::{ConfigError, Mode};
 use omnilearn_hub_core::{JobConfig, Snapshot, Training};
 use omnilearn_kernel_host::Merge;
 use omnilearn_wire::layout::TensorShape;
-use omnilearn_wire::message::{Evaluate, JobOffer, StepReport, StepTimings, Train};
+use omnilearn_wire::message::{Evaluate, JobOffer, Span, StepReport, StepTimings, Train};
 use omnilearn_wire::{Codec, Layout, Version};
 
 /// Why nothing can be trained for real.
@@ -28,6 +30,12 @@ pub enum RealError {
         /// The buffer.
         name: String,
     },
+    /// Parameters that each agent would keep for itself.
+    #[error(
+        "under elastic averaging each agent keeps parameters of its own; one trainer computes for all virtual agents and would mix \
+         them: use --gradients none"
+    )]
+    OwnParameters,
     /// The device.
     #[error(transparent)]
     Device(#[from] NoGpu),
@@ -89,12 +97,13 @@ impl Gradients for NoGradients {
 
     fn gradient(
         &mut self,
-        _work: &Train,
+        work: &Train,
         _parameters: Option<&Snapshot>,
         stream: &mut Vec<u8>,
     ) -> Result<StepReport, ComputeError> {
         self.codec.encode_into(&[0.0], stream);
-        Ok(StepReport { loss: 0.0, metric_sums: vec![0.0; self.metrics], timings: StepTimings::default() })
+        let samples = work.spans.iter().map(Span::len).sum();
+        Ok(StepReport { loss: 0.0, metric_sums: vec![0.0; self.metrics], timings: StepTimings::default(), samples })
     }
 
     fn evaluate(&mut self, work: &Evaluate, _parameters: Option<&Snapshot>) -> Result<Evaluation, ComputeError> {
@@ -114,6 +123,21 @@ pub struct Machine {
     pub threads: Option<std::num::NonZeroUsize>,
 }
 
+/// Data sets are on this machine; there is no hub to ask.
+struct NoHub;
+
+impl HubFiles for NoHub {
+    fn ask(&mut self, _digest: [u8; 32], _offset: u64, _bytes: u32) {}
+
+    fn piece(&mut self) -> Result<Piece, Interrupted> {
+        Err(Interrupted)
+    }
+
+    fn pause(&mut self, _time: Duration) -> Result<(), Interrupted> {
+        Err(Interrupted)
+    }
+}
+
 /// Real gradients, by the trainer of an agent on this machine's CPU. One trainer computes for all virtual agents, each time from
 /// the parameters that the agent in question holds.
 pub struct RealGradients<'a> {
@@ -130,6 +154,9 @@ impl RealGradients<'_> {
     /// # Errors
     /// [`RealError`]: what is missing, and what to do.
     pub fn new(job: &OfflineJob, machine: Machine) -> Result<RealGradients<'_>, RealError> {
+        if matches!(job.config().mode, Mode::ElasticAveraging { .. }) {
+            return Err(RealError::OwnParameters);
+        }
         let local = job.description().buffers.iter().find(|buffer| buffer.merge == Merge::KeepLocal);
         if let Some(buffer) = local {
             return Err(RealError::LocalBuffer { name: buffer.name.clone() });
@@ -140,7 +167,7 @@ impl RealGradients<'_> {
         let factory = TrainerFactory::new(&config)?;
         // Virtual agents time themselves in virtual time.
         let offer = JobOffer { calibration_batches: Vec::new(), ..job.offer() };
-        let Prepared { compute, .. } = factory.prepare(&offer, job.component()).map_err(RealError::Declined)?;
+        let Prepared { compute, .. } = factory.prepare(&offer, job.component(), &mut NoHub).map_err(RealError::Declined)?;
         Ok(RealGradients { job, compute, codec: offer.codec, loaded: None, piece: Vec::new() })
     }
 

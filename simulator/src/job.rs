@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use omnilearn_datasets::Library;
 use omnilearn_hub::offline::{OfflineError, OfflineJob};
 use omnilearn_hub_core::JobConfig;
 use omnilearn_hub_core::config::{Batching, Controller, Mode};
@@ -112,16 +113,16 @@ pub fn with_overrides(text: &str, overrides: &[Override]) -> Result<String, Over
     Ok(toml::to_string(&job)?)
 }
 
-/// Reads a job file and what it names, as `omnilearn-hub submit` would.
+/// Reads a job file and what it names, as `omnilearn-hub submit` to a hub with this library would.
 ///
 /// # Errors
 /// [`JobError`], as the hub would refuse it.
-pub fn read(path: &Path, overrides: &[Override]) -> Result<OfflineJob, JobError> {
+pub fn read(path: &Path, overrides: &[Override], library: &Library) -> Result<OfflineJob, JobError> {
     let text = std::fs::read_to_string(path).map_err(|cause| JobError::Read { path: path.to_owned(), cause })?;
     let text = with_overrides(&text, overrides)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let plan = |cause| JobError::Plan { path: path.to_owned(), cause: Box::new(cause) };
-    OfflineJob::plan(&text, folder).map_err(plan)
+    OfflineJob::plan(&text, folder, library).map_err(plan)
 }
 
 /// What a simulation needs to know of a job.

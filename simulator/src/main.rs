@@ -4,10 +4,12 @@ mod cli;
 mod files;
 mod progress;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::Parser;
+use omnilearn_datasets::Library;
 use omnilearn_hub::follow;
 use omnilearn_hub::view::{JobState, JobView, Progress as JobProgress};
 use omnilearn_hub_core::{Now, Record};
@@ -70,11 +72,15 @@ fn run(arguments: &Run) -> anyhow::Result<()> {
         return Err(anyhow!("a fleet file and a job file are needed; see --help"));
     };
     let fleet = Fleet::read(fleet_path).with_context(|| fleet_path.display().to_string())?;
-    let offline = job::read(job_path, &arguments.overrides)?;
+    let added = arguments.state.as_ref().map(|state| state.join(omnilearn_hub::DATASETS));
+    // Without one there is a library with nothing in it.
+    let library = Library::at(added.as_deref().unwrap_or(Path::new("")));
+    let offline = job::read(job_path, &arguments.overrides, &library)?;
     let job = Job::new(&offline);
     let real = arguments.gradients == GradientsArg::Real;
     let mut gradients: Box<dyn Gradients + '_> = if real {
-        let (data, cache, threads) = (arguments.data.clone(), arguments.cache.clone(), arguments.threads);
+        let data = arguments.data.iter().cloned().chain(added).collect();
+        let (cache, threads) = (arguments.cache.clone(), arguments.threads);
         Box::new(RealGradients::new(&offline, Machine { data, cache, threads })?)
     } else {
         Box::new(NoGradients::default())

@@ -56,6 +56,7 @@ pub fn job(agents: u32, rounds: u64, policy: &str, batching: Batching) -> Job {
         seed: 1,
         train_samples: global_batch.saturating_mul(10),
         test_samples: 0,
+        parts: Vec::new(),
         codec: Codec::F32,
         mode: Mode::Bsp,
         global_batch,

@@ -459,8 +459,8 @@ impl Simulation<'_> {
         let agent = &mut self.agents[index];
         let Some(work) = agent.work(assignment) else { return };
         let is_evaluation = matches!(work.task, Task::Evaluate(_));
-        work.compute_s = match &work.task {
-            Task::Train(_, samples) => spec.step_s(*samples, moment, seed, &parts),
+        work.compute_s = match &mut work.task {
+            Task::Train(train, samples) => spec.train(train, samples, moment, (seed, &parts)),
             Task::Evaluate(work) => spec.evaluation_s(work, moment, seed, &parts),
         };
         let ends = begins + duration(work.compute_s);
@@ -568,7 +568,7 @@ impl Simulation<'_> {
         let (now, agent, version) = (self.now, AgentId(index as u32), train.version);
         let actions = match computed {
             Ok(StepReport { loss, metric_sums, .. }) => {
-                let report = StepReport { loss, metric_sums, timings };
+                let report = StepReport { loss, metric_sums, timings, samples };
                 self.timed(|training| {
                     let bytes = stream.len() as u64;
                     let mut actions = training.handle(now, Event::PushBegin { agent, assignment, version, bytes });

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use omnilearn_datasets::Library;
 use omnilearn_hub::offline::OfflineJob;
 use omnilearn_hub_core::Record;
 use omnilearn_simulator::gradients::{Machine, RealGradients};
@@ -25,7 +26,7 @@ fn run(fleet: &Fleet, component: &Path, mode: &str, more: &str) -> Option<(Summa
         component.display().to_string(),
         fleet.agents.len(),
     );
-    let offline = OfflineJob::plan(&text, Path::new("")).unwrap_or_else(|error| panic!("{error}"));
+    let offline = OfflineJob::plan(&text, Path::new(""), &Library::at(Path::new(""))).unwrap_or_else(|error| panic!("{error}"));
     let job = Job::new(&offline);
     let mut gradients = match RealGradients::new(&offline, Machine::default()) {
         Ok(gradients) => gradients,

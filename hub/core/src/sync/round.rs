@@ -264,7 +264,7 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
         state.accept(&update.assignment, version, staleness);
         let mut assignment = update.assignment.clone();
         let (done, rest) = cut(std::mem::take(&mut assignment.spans), update.report.samples);
-        state.cursor.give_back(rest);
+        state.cursor.give_back(&rest);
         (assignment.samples, assignment.spans) = (samples_in(&done), done);
         self.plan.accepted(assignment.agent, assignment.samples);
         let record = step_record(&assignment, update, staleness, now);

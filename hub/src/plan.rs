@@ -19,7 +19,9 @@ use omnilearn_wire::{JobId, Layout};
 
 use crate::first_values::{self, FirstValues};
 use crate::given_weights::{GivenWeights, GivenWeightsError};
-use crate::job_file::{ControllerName, JobFile, JobFileError, OptimizerName, PolicyName, ScheduleName, StartName};
+use crate::job_file::{
+    ControllerName, JobFile, JobFileError, ModeName, OptimizerName, PolicyName, ScheduleName, StartName,
+};
 use crate::job_keys::nearest;
 use crate::rule_sections;
 use crate::signing::Signatures;
@@ -370,7 +372,9 @@ fn batch_bounds(file: &JobFile, dataset: &DatasetSpec) -> Result<(u32, u32), Pla
         let problem = format!("{global_batch} is not between 1 and the {} training samples", dataset.train_samples);
         return Err(value("[training] global_batch", problem));
     }
-    let (batch_min, batch_max) = (batching.batch_min, batching.batch_max.unwrap_or(global_batch));
+    // What an agent manages in a given time is nobody's to know before.
+    let most = if training.mode == ModeName::Anytime { dataset.train_samples } else { global_batch };
+    let (batch_min, batch_max) = (batching.batch_min, batching.batch_max.unwrap_or(most));
     if batch_min == 0 || batch_min > batch_max {
         let problem = format!("{batch_min} is not between 1 and batch_max = {batch_max}");
         return Err(value("[batching] batch_min", problem));

@@ -20,7 +20,9 @@ use omnilearn_wire::{JobId, Layout};
 use crate::first_values::{self, FirstValues};
 use crate::given_weights::{GivenWeights, GivenWeightsError};
 use crate::job_data::JobData;
-use crate::job_file::{ControllerName, JobFile, JobFileError, OptimizerName, PolicyName, ScheduleName, StartName};
+use crate::job_file::{
+    ControllerName, JobFile, JobFileError, ModeName, OptimizerName, PolicyName, ScheduleName, StartName,
+};
 use crate::rule_sections;
 use crate::signing::Signatures;
 use crate::store::StoredJob;
@@ -335,7 +337,9 @@ fn batch_bounds(file: &JobFile, fit: &Fit) -> Result<(u32, u32), PlanError> {
         let problem = format!("{global_batch} is not between 1 and the {} training samples", fit.train_samples);
         return Err(value("[training] global_batch", problem));
     }
-    let (batch_min, batch_max) = (batching.batch_min, batching.batch_max.unwrap_or(global_batch));
+    // What an agent manages in a given time is nobody's to know before.
+    let most = if training.mode == ModeName::Anytime { fit.train_samples } else { global_batch };
+    let (batch_min, batch_max) = (batching.batch_min, batching.batch_max.unwrap_or(most));
     if batch_min == 0 || batch_min > batch_max {
         let problem = format!("{batch_min} is not between 1 and batch_max = {batch_max}");
         return Err(value("[batching] batch_min", problem));

@@ -55,9 +55,9 @@ impl Default for AnytimeSection {
 #[serde(rename_all = "lowercase")]
 pub enum BalanceName {
     /// Faster agents have larger local batches.
-    #[default]
     Batches,
     /// Faster agents make more local steps.
+    #[default]
     Steps,
 }
 
@@ -77,7 +77,7 @@ pub struct LocalSgdSection {
 
 impl Default for LocalSgdSection {
     fn default() -> Self {
-        LocalSgdSection { local_steps: 8, learning_rate: 0.05, momentum: 0.9, balance: BalanceName::Batches }
+        LocalSgdSection { local_steps: 8, learning_rate: 0.05, momentum: 0.9, balance: BalanceName::Steps }
     }
 }
 

@@ -101,9 +101,10 @@ impl Mode {
         self.local().map_or(1, |local| local.steps)
     }
 
-    /// Whether times say how batches should be. Where the time is what is given, they do not.
+    /// Whether times say how batches should be. They do not where the time is what is given; nor where updates count the same
+    /// whatever their samples, and nobody waits: a fast agent just makes more of them, and a small local batch would only be noisy.
     pub(crate) fn follows_times(&self) -> bool {
-        !matches!(self, Mode::Anytime { .. })
+        !matches!(self, Mode::Anytime { .. } | Mode::ElasticAveraging { .. })
     }
 
     /// Checks the numbers.

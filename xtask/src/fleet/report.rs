@@ -121,6 +121,7 @@ mod tests {
                     batch,
                     staleness: 0,
                     sustained_s: 0.1,
+                    cpu_s: 0.1,
                     warm_up: false,
                 });
             }

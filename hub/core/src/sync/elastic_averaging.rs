@@ -4,6 +4,7 @@
 //!   that it was sent before these steps.
 //! - Step: x̃ ← x̃ + d. The agent pushes −d, and c = 1 whatever its samples: what x_k loses is what x̃ gains, if the hub's
 //!   optimizer has learning rate 1 and no momentum.
+//! - Measured times do not move local batches: a fast agent exchanges more often.
 //! - α = β/K with β = 0.9 where the job does not say.
 //! - Source: Zhang, Choromanska, LeCun, "Deep learning with Elastic Averaging SGD" (NeurIPS 2015); with momentum its EAMSGD.
 

@@ -31,7 +31,7 @@ impl RoundPlan for LocalSgd {
             Balance::Steps => {
                 let agents = state.batcher.batches().len().max(1) as u32;
                 let batch_max = state.batcher.batch_max(agent).unwrap_or(u32::MAX);
-                samples.div_ceil((state.batcher.effective_global_batch() / agents).clamp(1, batch_max))
+                samples.div_ceil(state.batcher.effective_global_batch().div_ceil(agents).clamp(1, batch_max))
             }
         };
         Order { samples, which: Which::ReturnedFirst, computation: local_steps(state, self.local, steps, None) }

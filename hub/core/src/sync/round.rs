@@ -127,9 +127,9 @@ impl<P: RoundPlan> Rounds<P> {
 
     /// Whether nothing more is waited for.
     fn is_enough(&self, round: &Round, state: &State) -> bool {
-        let missing = || self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
-        let missing_samples = || missing().map(|assignment| assignment.samples).sum::<u32>();
-        self.outstanding.is_empty() || (self.updates.len() >= round.needed && missing_samples() <= round.spare_samples)
+        let missing = self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
+        let missing_samples = missing.map(|assignment| assignment.samples).sum::<u32>();
+        self.outstanding.is_empty() || (self.updates.len() >= round.needed && missing_samples <= round.spare_samples)
     }
 
     /// One optimizer step over what is in.
@@ -184,11 +184,9 @@ impl<P: RoundPlan> Rounds<P> {
 
     /// Agents that could work, without those that are missing.
     fn others(&self, state: &State, now: Now) -> usize {
-        let missing = |agent: &AgentId| {
-            let mut open = self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
-            open.any(|assignment| assignment.agent == *agent)
-        };
-        state.members.available(now).iter().filter(|agent| !missing(agent)).count()
+        let missing = self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
+        let missing: BTreeSet<AgentId> = missing.map(|assignment| assignment.agent).collect();
+        state.members.available(now).difference(&missing).count()
     }
 
     /// Gives up those that are missing.

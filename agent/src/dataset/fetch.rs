@@ -121,7 +121,7 @@ impl Fetch<'_> {
                 .begin(digest, bytes, &self.keep)
                 .map_err(|error| format!("data set `{}`: {error}", self.name))?
             {
-                Begin::Arriving(arrival) => return self.fetch(digest, bytes, arrival),
+                Begin::Arriving(arrival) => return self.fetch(digest, bytes, *arrival),
                 Begin::Elsewhere => {
                     if !std::mem::replace(&mut told, true) {
                         info!(dataset = self.name, "another agent on this machine fetches the data set");

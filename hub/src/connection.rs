@@ -345,9 +345,7 @@ impl Conversation<'_> {
         let offset = offset.min(component.len() as u64) as usize;
         self.outbound.kernel(digest, component, offset).map_err(|full| closing(close_code::POLICY, full.to_string()))
     }
-}
 
-impl Conversation<'_> {
     /// Answers with one piece, read from disk now: an agent that stops asking leaves nothing behind. One that asks for much without
     /// taking it fills its queue and is closed as too slow.
     async fn send_data(&self, digest: [u8; 32], offset: u64, bytes: u32) -> Result<(), Close> {

@@ -106,6 +106,7 @@ pub enum AgentMessage<'a> {
 }
 
 /// From a hub to an agent.
+#[expect(clippy::large_enum_variant, reason = "an offer comes once a job, and no message is kept")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum HubMessage<'a> {
     /// A job to get ready for.

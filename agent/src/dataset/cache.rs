@@ -66,7 +66,7 @@ pub struct Held {
 #[derive(Debug)]
 pub enum Begin {
     /// From what was there on.
-    Arriving(Arrival),
+    Arriving(Box<Arrival>),
     /// Another agent fetches it into the same folder.
     Elsewhere,
 }
@@ -142,7 +142,7 @@ impl DataCache {
         let mut arrival = Arrival { file, path, whole, expected: *digest, hash: Sha256::new(), offset: 0 };
         self.make_room(bytes - there, keep)?;
         arrival.resume(there)?;
-        Ok(Begin::Arriving(arrival))
+        Ok(Begin::Arriving(Box::new(arrival)))
     }
 
     /// Removes what was used longest ago until `needed` more bytes fit.
@@ -229,7 +229,7 @@ mod tests {
 
     fn arrival(cache: &DataCache, bytes: &[u8]) -> Arrival {
         match cache.begin(&digest(bytes), bytes.len() as u64, &[]).unwrap() {
-            Begin::Arriving(arrival) => arrival,
+            Begin::Arriving(arrival) => *arrival,
             Begin::Elsewhere => panic!("nobody else is here"),
         }
     }

@@ -121,7 +121,7 @@ impl Fetch<'_> {
                 .begin(digest, bytes, &self.keep)
                 .map_err(|error| format!("data set `{}`: {error}", self.name))?
             {
-                Begin::Arriving(arrival) => return self.fetch(digest, bytes, arrival),
+                Begin::Arriving(arrival) => return self.fetch(digest, bytes, *arrival),
                 Begin::Elsewhere => {
                     if !std::mem::replace(&mut told, true) {
                         info!(dataset = self.name, "another agent on this machine fetches the data set");
@@ -239,7 +239,7 @@ mod tests {
     fn library(folder: &Path) -> (Library, ManifestRef) {
         let library = Library::at(&folder.join("library"));
         let source = folder.join("a.txt");
-        let text: Vec<u8> = (0..5 * CHUNK_BYTES / 2).map(|index| (index * index >> 7) as u8).collect();
+        let text: Vec<u8> = (0..5 * CHUNK_BYTES / 2).map(|index| ((index * index) >> 7) as u8).collect();
         std::fs::write(&source, text).unwrap();
         let options = Options { images: ImageOptions::default(), test_part: 0.01, ..Options::default() };
         let found = import(&library, "text", &[source], &options, &mut |_| ()).unwrap().added.found;

@@ -296,7 +296,8 @@ fn parts_follow_one_another_in_an_epoch() {
     let span = Span { epoch: 7, start: second, end: second + members[1].len() as u32 };
     let mut samples = epochs.samples(&[span]).unwrap();
     let mut expected = members[1].clone();
-    (samples.sort_unstable(), expected.sort_unstable());
+    samples.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(samples, expected);
 }
 

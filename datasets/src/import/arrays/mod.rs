@@ -113,8 +113,8 @@ impl Holder {
                 npy::read(path, name, Box::new(BufReader::with_capacity(1 << 18, file)))
             }
             Holder::Zip(zip) => {
-                let (path, reader) = zip.entry(name)?.ok_or_else(missing)?;
-                npy::read(&path, name, reader)
+                let reader = zip.entry(name)?.ok_or_else(missing)?;
+                npy::read(zip.path(), name, reader)
             }
             Holder::Safetensors(tensors) => tensors.array(name)?.ok_or_else(missing),
         }

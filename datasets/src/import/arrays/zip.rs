@@ -75,13 +75,18 @@ impl Zip {
         Ok(Zip { path: path.to_owned(), entries })
     }
 
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Names of the arrays: entries without their ending `.npy`.
     pub(super) fn names(&self) -> Vec<String> {
         self.entries.keys().cloned().collect()
     }
 
     /// The content of an array's entry; none if there is no such entry.
-    pub(super) fn entry(&self, name: &str) -> Result<Option<(PathBuf, Box<dyn Read>)>, ImportError> {
+    pub(super) fn entry(&self, name: &str) -> Result<Option<Box<dyn Read>>, ImportError> {
         let Some(entry) = self.entries.get(name) else { return Ok(None) };
         let io = || ImportError::io("read", &self.path);
         let mut file = File::open(&self.path).map_err(io())?;
@@ -98,7 +103,7 @@ impl Zip {
             true => Box::new(BufReader::with_capacity(1 << 18, DeflateDecoder::new(stored))),
             false => Box::new(stored),
         };
-        Ok(Some((self.path.clone(), reader)))
+        Ok(Some(reader))
     }
 }
 
@@ -205,7 +210,7 @@ pub(super) mod tests {
 
     fn content(zip: &Zip, name: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
-        zip.entry(name).unwrap().unwrap().1.read_to_end(&mut bytes).unwrap();
+        zip.entry(name).unwrap().unwrap().read_to_end(&mut bytes).unwrap();
         bytes
     }
 
@@ -236,7 +241,7 @@ pub(super) mod tests {
             std::fs::write(&path, &changed).unwrap();
             if let Ok(zip) = Zip::open(&path) {
                 for name in zip.names() {
-                    if let Ok(Some((_, mut reader))) = zip.entry(&name) {
+                    if let Ok(Some(mut reader)) = zip.entry(&name) {
                         std::io::copy(&mut reader.as_mut().take(1000), &mut std::io::sink()).ok();
                     }
                 }

@@ -124,6 +124,9 @@ fn rows(definition: &Definition, outcomes: &[Outcome]) -> String {
     text
 }
 
+/// How a row's key shows in a column.
+type KeyColumn = fn(&RowKey) -> String;
+
 /// The rows of one case that ran. A column in which no row has anything is left out.
 fn case_table(definition: &Definition, outcomes: &[&Outcome]) -> String {
     let ran: Vec<&&Outcome> = outcomes.iter().filter(|outcome| outcome.skipped.is_none()).collect();
@@ -134,7 +137,7 @@ fn case_table(definition: &Definition, outcomes: &[&Outcome]) -> String {
         definition.columns.iter().filter(|name| ran.iter().any(|outcome| outcome.figure(name).is_some())).collect();
     let differ =
         |value: fn(&RowKey) -> String| ran.iter().map(|row| value(&row.key)).collect::<BTreeSet<_>>().len() > 1;
-    let keys: [(&str, fn(&RowKey) -> String); 5] = [
+    let keys: [(&str, KeyColumn); 5] = [
         ("HL", |key| key.hl.to_string()),
         ("agents", |key| key.agents.to_string()),
         ("model", |key| key.model.clone()),

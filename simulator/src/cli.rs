@@ -8,22 +8,24 @@ use omnilearn_simulator::job::Override;
 
 /// Answers what a fleet would do with a job, before anyone buys hardware.
 ///
-/// Runs the hub's own training core under a virtual clock. An agent takes overhead + batch / speed of virtual time for a
-/// gradient, with noise, transfers, changes of speed and departures as the fleet file says. The job file is the hub's, so what was
-/// simulated can be submitted as it is:
+/// Runs the hub's own training core under a virtual clock. An agent takes overhead + batch / speed
+/// of virtual time for a gradient, with noise, transfers, changes of speed and departures as the
+/// fleet file says. The job file is the hub's, so what was simulated can be submitted as it is:
 ///
 ///   omnilearn-sim fleet-example > fleet.toml     a fleet file with every key explained
 ///   omnilearn-hub job-example > job.toml         a job file likewise
 ///   omnilearn-sim fleet.toml job.toml            time, idle share, staleness, bytes
 ///
-/// With --gradients none only time moves: ten thousand agents and a thousand rounds end within a minute. With --gradients real the
-/// kernel trains on this machine's CPU, each virtual agent from the parameters that it holds at its moment, and accuracy comes out too.
+/// With --gradients none only time moves: ten thousand agents and a thousand rounds take about a
+/// minute. With --gradients real the kernel trains on this machine's CPU, each virtual agent from
+/// the parameters that it holds at its moment, and accuracy comes out too.
 ///
 ///   omnilearn-sim fleet.toml job.toml --set batching.policy=uniform
 ///   omnilearn-sim fleet.toml job.toml --gradients real --out run/ --json
 ///   omnilearn-sim scale
 ///
-/// Equal seeds, in both files, give equal results to the bit. Exit codes: 0 done, 1 failed, 2 bad usage.
+/// Equal seeds, in both files, give equal results to the bit.
+/// Exit codes: 0 done, 1 failed, 2 bad usage.
 #[derive(Debug, Parser)]
 #[command(
     name = "omnilearn-sim",
@@ -49,8 +51,8 @@ pub(crate) enum Command {
     ///
     ///   omnilearn-sim scale --agents 1000,3000,10000
     ///
-    /// BSP with dynamic batches over agents in the ratio 6:6:4:32 and with 5 % of noise, without gradients. The slope says what
-    /// each further thousand of agents costs for each round.
+    /// BSP with dynamic batches over agents in the ratio 6:6:4:32 and with 5 % of noise, without
+    /// gradients. The slope says what each further thousand of agents costs for each round.
     #[command(verbatim_doc_comment)]
     Scale(Scale),
 }

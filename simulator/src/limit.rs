@@ -97,6 +97,15 @@ impl Changes {
     }
 }
 
+/// An ideal round, and for which members and speeds it holds.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    members: u64,
+    changes: (usize, usize),
+    /// None where the bounds leave no choice.
+    ideal_s: Option<f64>,
+}
+
 /// The ideal time of each round that the hub really opened, added up.
 #[derive(Debug)]
 pub(crate) struct Limit {
@@ -104,8 +113,8 @@ pub(crate) struct Limit {
     bounds: (u32, u32),
     stream_bytes: u64,
     changes: Changes,
-    /// The last answer, and for which members and speeds it holds.
-    known: Option<((u64, (usize, usize)), Option<f64>)>,
+    /// The last answer.
+    known: Option<Known>,
     /// Of the round that is open.
     open_s: Option<f64>,
     sum_s: f64,
@@ -128,14 +137,14 @@ impl Limit {
 
     /// A round opens with those of the fleet that `works` says. `members` is another number after each change of who that is.
     pub(crate) fn open(&mut self, fleet: &Fleet, at: (Now, f64), members: u64, works: impl Fn(usize) -> bool) {
-        let key = (members, self.changes.come(at.0, at.1));
-        let known = self.known.filter(|(known, _)| *known == key).map(|(_, ideal_s)| ideal_s);
-        self.open_s = known.unwrap_or_else(|| {
+        let changes = self.changes.come(at.0, at.1);
+        let known = self.known.filter(|known| (known.members, known.changes) == (members, changes));
+        let known = known.unwrap_or_else(|| {
             let working = fleet.agents.iter().enumerate().filter(|(index, _)| works(*index));
             let paces: Vec<Pace> = working.map(|(_, spec)| Pace::of(spec, at, self.stream_bytes)).collect();
-            ideal_round_s(self.total, self.bounds, &paces).ok()
+            Known { members, changes, ideal_s: ideal_round_s(self.total, self.bounds, &paces).ok() }
         });
-        self.known = Some((key, self.open_s));
+        (self.open_s, self.known) = (known.ideal_s, Some(known));
     }
 
     /// The round that was opened has made a step.

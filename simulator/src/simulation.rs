@@ -11,7 +11,7 @@ use omnilearn_hub::limits::{HEARTBEAT, HEARTBEATS_MISSED_MAX};
 use omnilearn_hub_core::status::Status;
 use omnilearn_hub_core::{Action, Event, Now, Record, Snapshot, Training};
 use omnilearn_wire::limits::CHUNK_BYTES;
-use omnilearn_wire::message::{StepReport, StepTimings};
+use omnilearn_wire::message::{Span, StepReport, StepTimings};
 use omnilearn_wire::{AgentId, AssignmentId};
 
 use crate::agent::{Task, VirtualAgent, Work, duration};
@@ -373,11 +373,14 @@ impl Simulation<'_> {
     fn perform(&mut self, actions: Vec<Action>) -> Result<(), SimulationError> {
         for action in actions {
             match action {
-                Action::Train { agent, work, parameters } => {
+                Action::Train { agent, mut work, parameters } => {
                     if work.version.0 == self.pauses_s.len() as u64 {
                         self.open_round();
                     }
-                    let samples = work.spans.iter().map(omnilearn_wire::message::Span::len).sum();
+                    let samples = work.spans.iter().map(Span::len).sum();
+                    if !self.gradients.needs_parameters() {
+                        work.spans = Vec::new(); // given back while it is warm: nobody will look at the samples
+                    }
                     self.issue(agent.0 as usize, Task::Train(work, samples), parameters);
                 }
                 Action::Evaluate { agent, work, parameters } => {

@@ -1,7 +1,7 @@
 //! Assignments: those being worked on, and for a while what became of earlier ones, so that a late or repeated push is told
 //! from a made-up one.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use omnilearn_wire::message::Span;
 use omnilearn_wire::{AgentId, AssignmentId, Version};
@@ -40,9 +40,8 @@ pub(crate) enum Closed {
 pub(crate) struct Ledger {
     issued: u64,
     open: BTreeMap<AssignmentId, Assignment>,
-    /// Never gone through, only looked up, so its order cannot show.
-    closed: HashMap<AssignmentId, (AgentId, Closed)>,
-    order: VecDeque<AssignmentId>,
+    /// In the order of their ends. Each update ends one, while few are ever looked for, so there is no index to keep.
+    closed: VecDeque<(AssignmentId, AgentId, Closed)>,
 }
 
 impl Ledger {
@@ -63,20 +62,23 @@ impl Ledger {
     /// Ends an open assignment.
     pub(crate) fn close(&mut self, id: AssignmentId, closed: Closed) -> Option<Assignment> {
         let assignment = self.open.remove(&id)?;
-        self.record(id, assignment.agent, closed);
+        self.remember(id, assignment.agent, closed);
         Some(assignment)
     }
 
     /// Notes what became of an assignment, or corrects it.
     pub(crate) fn record(&mut self, id: AssignmentId, agent: AgentId, closed: Closed) {
-        if self.closed.insert(id, (agent, closed)).is_none() {
-            self.order.push_back(id);
-            if self.order.len() > CLOSED_MAX
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.closed.remove(&oldest);
-            }
+        match self.closed.iter_mut().rev().find(|(other, ..)| *other == id) {
+            Some(known) => *known = (id, agent, closed),
+            None => self.remember(id, agent, closed),
         }
+    }
+
+    fn remember(&mut self, id: AssignmentId, agent: AgentId, closed: Closed) {
+        if self.closed.len() == CLOSED_MAX {
+            self.closed.pop_front();
+        }
+        self.closed.push_back((id, agent, closed));
     }
 
     /// The agent's own open assignment; or what became of it; or why it is not the agent's to push for.
@@ -92,8 +94,8 @@ impl Ledger {
                 Err(Err(PushError::Foreign { assignment: id }))
             };
         }
-        Err(match self.closed.get(&id) {
-            Some((owner, closed)) if *owner == agent => Ok(closed.clone()),
+        Err(match self.closed.iter().rev().find(|(other, ..)| *other == id) {
+            Some((_, owner, closed)) if *owner == agent => Ok(closed.clone()),
             Some(_) => Err(PushError::Foreign { assignment: id }),
             None => Err(PushError::Unknown { assignment: id }),
         })

@@ -5,7 +5,10 @@ use std::process::{Command, Output};
 use crate::training::component;
 
 fn omnilearn_sim(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_omnilearn-sim")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_omnilearn-sim"))
+        .args(arguments)
+        .output()
+        .expect("the program was built with its tests")
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use omnilearn_hub_core::config::StopConfig;
-use omnilearn_hub_core::status::AgentState;
+use omnilearn_hub_core::status::{AgentState, Waiting};
 use omnilearn_wire::message::Failure;
+use omnilearn_wire::sampling::SplitMix64;
 
 use crate::cluster::{Cluster, Habit, config};
 
@@ -85,4 +86,42 @@ fn running_out_of_memory_halves_the_batch_until_it_fits() {
 #[test]
 fn a_device_that_is_lost_works_on_with_smaller_batches() {
     halves_the_batch(Failure::Device);
+}
+
+/// The core counts who is here as it changes; whatever happens, that is what a look at every agent says.
+#[test]
+fn the_number_of_agents_that_are_ready_is_right_through_joins_failures_rests_and_departures() {
+    let mut config = config();
+    (config.agents_min, config.round_deadline) = (3, Duration::from_secs(2));
+    let mut cluster = Cluster::started(config, &[100.0, 80.0, 60.0, 40.0]);
+    let mut generator = SplitMix64::new(11);
+    let (mut waited, mut rested, mut gone) = (0, 0, std::collections::BTreeSet::new());
+    for round in 0..1000 {
+        let agent = generator.below(4) as u32;
+        match generator.below(10) {
+            0 => {
+                cluster.kill(agent);
+                gone.insert(agent);
+            }
+            1..4 if gone.remove(&agent) => cluster.join(agent, 100.0),
+            4 => cluster.agent(agent).habit = Habit::Silent,
+            5..7 => cluster.agent(agent).habit = Habit::Fails(Failure::Trap),
+            _ => cluster.agent(agent).habit = Habit::Good,
+        }
+        for _ in 0..generator.below(12) {
+            cluster.step();
+        }
+        let status = cluster.training.status(cluster.now);
+        let resting = status.agents.iter().filter(|agent| matches!(agent.state, AgentState::Benched { .. })).count();
+        let able = status.agents.len() - resting;
+        rested += resting;
+        let ready = status.waiting.iter().find_map(|waiting| match waiting {
+            Waiting::Agents { ready, .. } => Some(*ready as usize),
+            _ => None,
+        });
+        assert!(ready.is_none_or(|ready| ready == able), "round {round}: {ready:?} {status:?}");
+        assert_eq!(ready.is_some(), able < 3, "round {round}: {status:?}");
+        waited += usize::from(ready.is_some());
+    }
+    assert!(waited > 30 && rested > 30, "{waited} {rested}");
 }

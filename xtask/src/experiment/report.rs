@@ -7,6 +7,9 @@ use super::definition::Definition;
 use super::figures::{Figure, cell};
 use super::outcome::{Outcome, RowKey};
 
+/// How many rows that did not run are named for each reason.
+const PLACES_NAMED: usize = 4;
+
 /// Where and how a run was made.
 #[derive(Clone, Debug)]
 pub(crate) struct Circumstances {
@@ -117,7 +120,10 @@ fn rows(definition: &Definition, outcomes: &[Outcome]) -> String {
             }
         }
         for (reason, places) in reasons {
-            text.push_str(&format!("\nNot run: {} ({reason}).\n", places.join("; ")));
+            let more = places.len().saturating_sub(PLACES_NAMED);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            let named = places[..places.len().min(PLACES_NAMED)].join("; ");
+            text.push_str(&format!("\nNot run: {named}{more} ({reason}).\n"));
         }
         text.push('\n');
     }

@@ -148,7 +148,7 @@ pub(crate) fn steady_s(times: &[(u64, f64)]) -> Option<f64> {
 /// The line through two times.
 fn fit([small, large]: [f64; 2], [small_s, large_s]: [f64; 2]) -> anyhow::Result<Speed> {
     let per_sample = (large_s - small_s) / (large - small);
-    if !(per_sample > 0.0) {
+    if per_sample.is_nan() || per_sample <= 0.0 {
         bail!(
             "{large} samples took {large_s:.4} s and {small} took {small_s:.4} s: the machine is too busy to be measured"
         );

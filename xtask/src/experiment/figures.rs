@@ -36,6 +36,7 @@ const FIGURES: &[Figure] = &[
     figure("accuracy_min", "lowest", "lowest accuracy, %", Unit::Percent),
     figure("accuracy_max", "highest", "highest accuracy, %", Unit::Percent),
     figure("accuracy_lost", "lost to HL1", "accuracy lost, %", Unit::Percent),
+    figure("accuracy_gained", "over uniform", "accuracy over that of uniform, %", Unit::Percent),
     figure("recovered", "recovered", "share recovered, %", Unit::Percent),
     figure("loss", "loss", "loss", Unit::Number),
     figure("idle_share", "idle", "idle share, %", Unit::Percent),

@@ -15,6 +15,7 @@ const LOSS_MIN: f64 = 0.005;
 /// - `ratio_to_uniform`: time per epoch of uniform batches over this row's;
 /// - `target_ratio_to_uniform`: the same with the time to the target accuracy;
 /// - `accuracy_lost`: accuracy of uniform batches at HL1 less this row's;
+/// - `accuracy_gained`: this row's accuracy less that of uniform batches at its level;
 /// - `recovered`: the share of what uniform batches lose against HL1 that this row does not lose, where they lose at
 ///   least half a point;
 /// - `ratio_to_hl1`: time per epoch of this row over that of uniform batches at HL1.
@@ -43,6 +44,7 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
             ("ratio_to_uniform", over(beside(UNIFORM, hl, "epoch_s"), own("epoch_s"))),
             ("target_ratio_to_uniform", over(beside(UNIFORM, hl, "time_to_target_s"), own("time_to_target_s"))),
             ("accuracy_lost", lost(own("accuracy"))),
+            ("accuracy_gained", own("accuracy").and_then(|own| Some(own - beside(UNIFORM, hl, "accuracy")?))),
             ("recovered", uniform_lost.and_then(|uniform| Some(1.0 - lost(own("accuracy"))? / uniform))),
             ("ratio_to_hl1", over(own("epoch_s"), beside(UNIFORM, ALIKE, "epoch_s"))),
         ];
@@ -87,6 +89,7 @@ mod tests {
         close(rows[2].figure("ratio_to_uniform"), 3.0 / 1.02);
         close(rows[2].figure("target_ratio_to_uniform"), 3.0);
         close(rows[2].figure("recovered"), 0.9);
+        close(rows[2].figure("accuracy_gained"), 0.09);
         close(rows[1].figure("recovered"), 0.0);
         close(rows[1].figure("ratio_to_hl1"), 3.0);
         close(rows[0].figure("ratio_to_uniform"), 1.0);

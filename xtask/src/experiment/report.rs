@@ -7,6 +7,9 @@ use super::definition::Definition;
 use super::figures::{Figure, cell};
 use super::outcome::{Outcome, RowKey};
 
+/// How many rows that did not run are named for each reason.
+const PLACES_NAMED: usize = 4;
+
 /// Where and how a run was made.
 #[derive(Clone, Debug)]
 pub(crate) struct Circumstances {
@@ -117,12 +120,18 @@ fn rows(definition: &Definition, outcomes: &[Outcome]) -> String {
             }
         }
         for (reason, places) in reasons {
-            text.push_str(&format!("\nNot run: {} ({reason}).\n", places.join("; ")));
+            let more = places.len().saturating_sub(PLACES_NAMED);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            let named = places[..places.len().min(PLACES_NAMED)].join("; ");
+            text.push_str(&format!("\nNot run: {named}{more} ({reason}).\n"));
         }
         text.push('\n');
     }
     text
 }
+
+/// How a row's key shows in a column.
+type KeyColumn = fn(&RowKey) -> String;
 
 /// The rows of one case that ran. A column in which no row has anything is left out.
 fn case_table(definition: &Definition, outcomes: &[&Outcome]) -> String {
@@ -134,7 +143,7 @@ fn case_table(definition: &Definition, outcomes: &[&Outcome]) -> String {
         definition.columns.iter().filter(|name| ran.iter().any(|outcome| outcome.figure(name).is_some())).collect();
     let differ =
         |value: fn(&RowKey) -> String| ran.iter().map(|row| value(&row.key)).collect::<BTreeSet<_>>().len() > 1;
-    let keys: [(&str, fn(&RowKey) -> String); 5] = [
+    let keys: [(&str, KeyColumn); 5] = [
         ("HL", |key| key.hl.to_string()),
         ("agents", |key| key.agents.to_string()),
         ("model", |key| key.model.clone()),

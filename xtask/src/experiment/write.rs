@@ -24,7 +24,7 @@ use crate::workspace::Workspace;
 const RESULTS: &str = "docs/results";
 
 /// Largest picture that is published as PNG, too.
-const PNG_BYTES_MAX: u64 = 80_000;
+const PNG_BYTES_MAX: u64 = 30_000;
 
 /// One run of an experiment.
 #[derive(Clone, Copy, Debug)]

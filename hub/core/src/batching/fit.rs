@@ -22,6 +22,11 @@ const CHANGE_RATIO: f64 = 1.25;
 /// How long these steps must have taken together, in seconds: longer than the 100 ms period in which CPU quotas are handed
 /// out, so that a burst within one period, which many short steps see, is no change.
 const CHANGE_SPAN_S: f64 = 0.15;
+/// Where steps have deviated by less than this before, and there were enough to know, nothing comes in bursts: so many steps in a
+/// row are enough.
+const EVEN_DEVIATION: f64 = 0.1;
+const EVEN_KNOWN_STEPS: u32 = 16;
+const EVEN_STEPS: usize = 5;
 /// Where steps scatter, they must be off by this many times their usual deviation.
 const CHANGE_DEVIATIONS: f64 = 3.0;
 /// Part of a new deviation in the usual one.
@@ -61,6 +66,8 @@ pub(crate) struct Fit {
     levels: Vec<Level>, // the present one last
     steps: u32,         // since the last change point
     deviation: f64,     // usual |ratio - 1| to what was expected
+    /// Steps were even before the last one that was off.
+    is_even: bool,
     /// The last steps, while they are off in the same direction; not counted yet.
     off: Vec<Off>,
 }
@@ -94,6 +101,9 @@ impl Fit {
         };
         let step = Off { batch, seconds, ratio: seconds / line.at(batch) };
         let limit = CHANGE_RATIO.max(1.0 + CHANGE_DEVIATIONS * self.deviation);
+        if self.off.is_empty() {
+            self.is_even = self.deviation < EVEN_DEVIATION && self.steps > EVEN_KNOWN_STEPS;
+        }
         self.deviation += DEVIATION_GAIN * ((step.ratio - 1.0).abs().min(OUTLIER_RATIO - 1.0) - self.deviation);
         let is_off = step.ratio > limit || step.ratio < 1.0 / limit;
         if !is_off || self.off.last().is_some_and(|last| (last.ratio > 1.0) != (step.ratio > 1.0)) {
@@ -105,7 +115,8 @@ impl Fit {
         }
         self.off.push(step);
         let span_s: f64 = self.off.iter().map(|step| step.seconds).sum();
-        if self.off.len() < CHANGE_STEPS || span_s < CHANGE_SPAN_S {
+        let is_long = span_s >= CHANGE_SPAN_S || (self.is_even && self.off.len() >= EVEN_STEPS);
+        if self.off.len() < CHANGE_STEPS || !is_long {
             return false;
         }
         self.restart(line);
@@ -270,6 +281,23 @@ mod tests {
         close(fit.line().unwrap().at(32.0), 0.168, 1e-9);
         close(fit.line().unwrap().slope_s, 0.004, 1e-9);
         assert_eq!(fit.steps(), 3);
+    }
+
+    #[test]
+    fn short_steps_that_were_even_need_few_to_tell_a_change_and_uneven_ones_more_than_a_period_of_quotas() {
+        let mut even = Fit::new(&[]);
+        observe(&mut even, 32, 0.004, 30);
+        let found = (1..).find(|_| even.observe(32, 0.008)).unwrap();
+        assert_eq!(found, EVEN_STEPS);
+        close(even.line().unwrap().at(32.0), 0.008, 1e-9);
+
+        let mut uneven = Fit::new(&[]);
+        for step in 0..60 {
+            uneven.observe(32, if step % 5 == 0 { 0.012 } else { 0.004 });
+        }
+        let expected_s = uneven.line().unwrap().at(32.0);
+        let found = (1..).find(|_| uneven.observe(32, 3.0 * expected_s)).unwrap();
+        assert!(f64::from(found) * 3.0 * expected_s >= CHANGE_SPAN_S, "{found} steps of {expected_s} s");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &In
     // Policies of one place come one after another, on one fleet, in turns.
     for place in planned.chunk_by(|left, right| left.place() == right.place()) {
         let Some(first) = place.first() else { continue };
-        let quotas = quotas(first.cores(), kit.quota_total());
+        let quotas = quotas(first.cores(), first.case.cores_total.unwrap_or(kit.quota_total()));
         let component = run.workspace.component(&first.model.kernel);
         let logs = run.out.join("logs");
         let mut agents = Vec::new();

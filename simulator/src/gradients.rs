@@ -167,7 +167,8 @@ impl RealGradients<'_> {
         let factory = TrainerFactory::new(&config)?;
         // Virtual agents time themselves in virtual time.
         let offer = JobOffer { calibration_batches: Vec::new(), ..job.offer() };
-        let Prepared { compute, .. } = factory.prepare(&offer, job.component(), &mut NoHub).map_err(RealError::Declined)?;
+        let Prepared { compute, .. } =
+            factory.prepare(&offer, job.component(), &mut NoHub).map_err(RealError::Declined)?;
         Ok(RealGradients { job, compute, codec: offer.codec, loaded: None, piece: Vec::new() })
     }
 

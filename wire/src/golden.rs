@@ -5,8 +5,8 @@ use crate::frame::{Message, decode, encode};
 use crate::handshake::{self, Hello, Welcome};
 use crate::message::{
     AgentMessage, AgentName, Augment, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady,
-    KernelSignature, LocalSteps, Machine, ManifestRef, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings,
-    Train,
+    KernelSignature, LocalSteps, Machine, ManifestRef, PushOutcome, Setting, SettingValue, Span, StepReport,
+    StepTimings, Train,
 };
 use crate::partition::Partition;
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};

@@ -26,7 +26,8 @@ fn run(fleet: &Fleet, component: &Path, mode: &str, more: &str) -> Option<(Summa
         component.display().to_string(),
         fleet.agents.len(),
     );
-    let offline = OfflineJob::plan(&text, Path::new(""), &Library::at(Path::new(""))).unwrap_or_else(|error| panic!("{error}"));
+    let offline =
+        OfflineJob::plan(&text, Path::new(""), &Library::at(Path::new(""))).unwrap_or_else(|error| panic!("{error}"));
     let job = Job::new(&offline);
     let mut gradients = match RealGradients::new(&offline, Machine::default()) {
         Ok(gradients) => gradients,

@@ -221,6 +221,15 @@ fn backups(file: &JobFile, key: &'static str, backups: u32) -> Result<u32, PlanE
     if expected > 1 && backups >= expected {
         return Err(value(key, format!("{backups} of {expected} agents leave nobody to wait for")));
     }
+    let most = expected - backups.min(expected);
+    if expected > 1 && backups > 0 && file.fleet.agents_min > most {
+        let problem = format!(
+            "a round that does not wait for {backups} of {expected} agents has {most} updates, but [fleet] agents_min = {} is needed to \
+             close one; write agents_min = {most} or less",
+            file.fleet.agents_min
+        );
+        return Err(value(key, problem));
+    }
     Ok(backups)
 }
 
@@ -274,6 +283,12 @@ mod tests {
                 "[backup_workers] backups: 3 of 3 agents leave nobody to wait for",
             ),
             ("hop", "hop.backups = 4", "[hop] backups: 4 of 3 agents leave nobody to wait for"),
+            (
+                "hop",
+                "fleet.agents_min = 3",
+                "[hop] backups: a round that does not wait for 1 of 3 agents has 2 updates, but [fleet] agents_min = 3 is needed to \
+                 close one; write agents_min = 2 or less",
+            ),
             ("anytime", "anytime.compute_s = 0.0", "[anytime] compute_s: 0 is no number of seconds over 0"),
             (
                 "anytime",

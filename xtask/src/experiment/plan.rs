@@ -172,7 +172,7 @@ impl PlannedRow<'_> {
             ("seed", i64::try_from(seed).context("the seed is too large")?.into()),
             ("dataset", self.model.dataset.as_str().into()),
             ("kernel", table([("path", component.into())]).into()),
-            ("fleet", table([("agents_min", agents.into()), ("wait_for_agents", agents.into())]).into()),
+            ("fleet", table([("wait_for_agents", agents.into())]).into()),
         ]);
         lay_over(&mut job, &self.model.job);
         if self.case.job.contains_key("stop") {

@@ -76,13 +76,7 @@ impl Policy for Epoch {
 
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
         let throughput = |agent: &AgentId| self.agents.get(agent).and_then(|window| window.throughput);
-        let known: Vec<f64> = agents.iter().filter_map(throughput).collect();
-        if known.is_empty() {
-            let rated = self.ratings.rated(agents).filter(|_| self.start == Start::Static);
-            return rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
-        }
-        let mean = known.iter().sum::<f64>() / known.len() as f64;
-        agents.iter().map(|agent| Speed { offset: 0.0, rate: throughput(agent).unwrap_or(mean) }).collect()
+        self.ratings.by_throughput(agents, self.start, throughput)
     }
 
     fn propose(&mut self, total: u32, present: &[Place]) -> Option<Proposal> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use omnilearn_wire::AgentId;
 
 use super::{Policy, Rating, Speed};
+use crate::config::Start;
 
 #[derive(Debug, Default)]
 pub(super) struct Static {
@@ -31,6 +32,23 @@ impl Static {
     fn given(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
         let share = |agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent)?.share? });
         agents.iter().map(share).collect()
+    }
+
+    /// Speeds from throughputs that were seen in training, in samples per second. An agent without one is taken to be like the mean
+    /// of the others; before anyone has one, batches start as the job says.
+    pub(super) fn by_throughput(
+        &self,
+        agents: &[AgentId],
+        start: Start,
+        throughput: impl Fn(&AgentId) -> Option<f64>,
+    ) -> Vec<Speed> {
+        let known: Vec<f64> = agents.iter().filter_map(&throughput).collect();
+        if known.is_empty() {
+            let rated = self.rated(agents).filter(|_| start == Start::Static);
+            return rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
+        }
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        agents.iter().map(|agent| Speed { offset: 0.0, rate: throughput(agent).unwrap_or(mean) }).collect()
     }
 
     fn by_cores(&self, agents: &[AgentId]) -> Vec<Speed> {

@@ -19,8 +19,8 @@ use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Augment, Computation, Evaluate, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span, StepReport,
-    StepTimings, Train,
+    AgentMessage, Augment, Computation, Evaluate, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span,
+    StepReport, StepTimings, Train,
 };
 use omnilearn_wire::partition::Partition;
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
@@ -118,6 +118,7 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
         manifest: None,
         augment: Augment::default(),
         partition: Partition::Shared,
+        frozen: None,
     };
     send(&mut socket, &HubMessage::JobOffer(offer)).await?;
     socket.flush().await?;

@@ -12,8 +12,8 @@ use omnilearn_kernel_host::KeyPair;
 use omnilearn_wire::handshake::{self, Hello, Welcome};
 use omnilearn_wire::limits::CHUNK_BYTES;
 use omnilearn_wire::message::{
-    AgentMessage, Augment, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine, Span,
-    StepReport, StepTimings, Train,
+    AgentMessage, Augment, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady, KernelSignature, Machine,
+    Span, StepReport, StepTimings, Train,
 };
 use omnilearn_wire::partition::Partition;
 use omnilearn_wire::{AgentId, AssignmentId, Codec, JobId, Version, frame};
@@ -263,6 +263,7 @@ pub(super) fn offer() -> JobOffer {
         manifest: None,
         augment: Augment::default(),
         partition: Partition::Shared,
+        frozen: None,
     }
 }
 

@@ -118,6 +118,7 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
         manifest: None,
         augment: Augment::default(),
         partition: Partition::Shared,
+        frozen: None,
     };
     send(&mut socket, &HubMessage::JobOffer(offer)).await?;
     socket.flush().await?;

@@ -334,17 +334,25 @@ impl Library {
     /// # Errors
     /// What the system says.
     pub fn piece(&self, digest: &[u8; 32], offset: u64, bytes_max: usize) -> io::Result<Option<(Vec<u8>, u64)>> {
-        let file = match File::open(self.file(digest)) {
-            Ok(file) => file,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(cause) => return Err(cause),
-        };
-        let total = file.metadata()?.len();
-        let bytes = total.saturating_sub(offset).min(bytes_max as u64) as usize;
-        let mut piece = vec![0; bytes];
-        file.read_exact_at(&mut piece, offset)?;
-        Ok(Some((piece, total)))
+        piece(&self.file(digest), offset, bytes_max)
     }
+}
+
+/// A piece of any file, and the length of the whole; none if there is no such file.
+///
+/// # Errors
+/// What the system says.
+pub fn piece(path: &Path, offset: u64, bytes_max: usize) -> io::Result<Option<(Vec<u8>, u64)>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(cause),
+    };
+    let total = file.metadata()?.len();
+    let bytes = total.saturating_sub(offset).min(bytes_max as u64) as usize;
+    let mut piece = vec![0; bytes];
+    file.read_exact_at(&mut piece, offset)?;
+    Ok(Some((piece, total)))
 }
 
 /// Makes names in a folder durable. Not every file system can, and then they are as durable as they get.

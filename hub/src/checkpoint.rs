@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use omnilearn_hub_core::Snapshot;
-use omnilearn_wire::{JobId, Layout, Version};
+use omnilearn_wire::{JobId, Version};
 
 use crate::store::Store;
-use crate::weights::{self, WeightsError};
+use crate::weights::{self, Tensors, WeightsError};
 
 /// A job's weights at one version.
 pub(crate) struct Checkpoint {
     /// Name of the job.
     pub(crate) name: String,
-    pub(crate) layout: Arc<Layout>,
+    pub(crate) tensors: Tensors,
     pub(crate) snapshot: Snapshot,
 }
 
@@ -30,7 +30,7 @@ impl Checkpoint {
             ("writer", concat!("omnilearn-hub ", env!("CARGO_PKG_VERSION")).to_owned()),
         ];
         let metadata = entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        weights::write(path, &self.layout, self.snapshot, metadata)
+        weights::write(path, &self.tensors, self.snapshot, metadata)
     }
 }
 

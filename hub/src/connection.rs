@@ -22,6 +22,7 @@ use tracing::Instrument;
 
 use crate::counters::Counters;
 use crate::digest::Token;
+use crate::frozen_store::FrozenStore;
 use crate::inbox::{FromAgent, Report};
 use crate::kernel_store::KernelStore;
 use crate::limits::{CLOSE_WAIT, HANDSHAKE_WAIT, HEARTBEAT, HEARTBEATS_MISSED_MAX, PING_EVERY, STALL_MAX};
@@ -45,6 +46,8 @@ pub(crate) struct Gate {
     pub(crate) kernels: KernelStore,
     /// Data sets that were added at the hub.
     pub(crate) library: Library,
+    /// Values of the frozen parameters of the job that runs.
+    pub(crate) frozen: FrozenStore,
     pub(crate) store: Store,
     pub(crate) counters: Arc<Counters>,
     pub(crate) inbox: mpsc::Sender<FromAgent>,
@@ -349,13 +352,17 @@ impl Conversation<'_> {
     /// Answers with one piece, read from disk now: an agent that stops asking leaves nothing behind. One that asks for much without
     /// taking it fills its queue and is closed as too slow.
     async fn send_data(&self, digest: [u8; 32], offset: u64, bytes: u32) -> Result<(), Close> {
-        let library = self.gate.library.clone();
+        let (library, frozen) = (self.gate.library.clone(), self.gate.frozen.clone());
         let bytes_max = (bytes as usize).min(CHUNK_BYTES);
-        let read = tokio::task::spawn_blocking(move || library.piece(&digest, offset, bytes_max)).await;
-        let (piece, total) = match read.map_err(|_| shutting_down())? {
+        let read = move || match library.piece(&digest, offset, bytes_max)? {
+            Some(found) => Ok(Some(found)),
+            None => frozen.piece(&digest, offset, bytes_max),
+        };
+        let read: std::io::Result<_> = tokio::task::spawn_blocking(read).await.map_err(|_| shutting_down())?;
+        let (piece, total) = match read {
             Ok(found) => found.unwrap_or_default(), // a total of 0 says that it is not here
             Err(error) => {
-                tracing::error!(file = to_hex(&digest), %error, "a file of a data set cannot be read");
+                tracing::error!(file = to_hex(&digest), %error, "a file that an agent asks for cannot be read");
                 (Vec::new(), 0)
             }
         };

@@ -46,11 +46,22 @@ pub fn line(view: &JobView) -> String {
     line
 }
 
+/// How many parameters are trained, where it is not all.
+pub fn frozen(view: &JobView) -> Option<String> {
+    let trained = view.parameters.saturating_sub(view.parameters_frozen);
+    (view.parameters_frozen > 0).then(|| {
+        format!("trains {trained} of {} parameters, the other {} are frozen", view.parameters, view.parameters_frozen)
+    })
+}
+
 /// The job, its progress, its agents and what it waits for, on several lines.
 pub fn block(view: &JobView) -> String {
     let mut text = format!("job {}  {}  {} {}  {}", view.id, view.name, view.mode, view.policy, view.state.as_str());
     if !view.message.is_empty() {
         write!(text, ": {}", view.message).expect("text takes everything");
+    }
+    if let Some(frozen) = frozen(view) {
+        write!(text, "\n  {frozen}").expect("text takes everything");
     }
     if let Some(progress) = &view.progress {
         progress_lines(&mut text, view, progress);
@@ -194,6 +205,7 @@ mod tests {
             dataset: "mnist".into(),
             train_samples: 60_000,
             parameters: 10,
+            parameters_frozen: 0,
             progress: Some(progress),
         }
     }
@@ -210,6 +222,13 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn frozen_parameters_are_counted_where_there_are_any() {
+        assert!(!block(&view()).contains("frozen"));
+        let text = block(&JobView { parameters_frozen: 4, ..view() });
+        assert!(text.contains("\n  trains 6 of 10 parameters, the other 4 are frozen\n"), "{text}");
     }
 
     #[test]

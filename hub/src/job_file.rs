@@ -175,6 +175,9 @@ pub struct KernelSection {
     /// Patterns of the tensors that keep their drawn values all the same.
     #[serde(default)]
     pub weights_except: Vec<String>,
+    /// Patterns of the parameters that are not trained.
+    #[serde(default)]
+    pub frozen: Vec<String>,
     /// The kernel's own settings.
     #[serde(default)]
     pub settings: BTreeMap<String, toml::Value>,

@@ -31,7 +31,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("data", &["augment", "partition", "parts", "alpha", "labels_per_agent"]),
-    ("kernel", &["path", "weights", "weights_except", "settings"]),
+    ("kernel", &["path", "weights", "weights_except", "frozen", "settings"]),
     ("training", &["mode", "global_batch", "codec", "clip_norm"]),
     (
         "batching",

@@ -12,20 +12,22 @@ use omnilearn_hub_core::record::Record;
 use omnilearn_hub_core::{Snapshot, Training};
 use omnilearn_wire::limits::cut_reason;
 use omnilearn_wire::message::{HubMessage, JobOffer, Machine};
-use omnilearn_wire::{AgentId, JobId, Layout};
+use omnilearn_wire::{AgentId, JobId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::counters::Counters;
+use crate::frozen_store::{FrozenFile, FrozenStore};
 use crate::inbox::{FromAgent, Report};
 use crate::limits::{CHECKPOINT_EVERY, CHECKPOINT_PAUSE, QUEUED_JOBS_MAX, STORE_BATCH, STORE_EVERY, WAIT_REPORT_EVERY};
 use crate::outbound::{Close, Full, Outbound};
 use crate::parameter_stream::ParameterStream;
-use crate::plan::{Plan, PlanError};
+use crate::plan::{NewTraining, Plan, PlanError};
 use crate::store::Store;
 use crate::view::{JobState, JobView, Progress};
+use crate::weights::Tensors;
 
 /// Messages taken from the inbox before deadlines are looked at again.
 const BURST: usize = 64;
@@ -62,7 +64,7 @@ struct Active {
     id: JobId,
     view: JobView,
     offer: JobOffer,
-    layout: Arc<Layout>,
+    tensors: Tensors,
     training: Training,
     started: Instant,
     declined: BTreeMap<String, String>,
@@ -74,14 +76,21 @@ struct Active {
     span: tracing::Span,
 }
 
+/// A job at its first values.
+struct Beginning {
+    training: Training,
+    frozen: Option<FrozenFile>,
+}
+
 enum Background {
-    Started { id: JobId, started: Result<Box<Training>, PlanError> },
+    Started { id: JobId, started: Result<Box<Beginning>, PlanError> },
     Saved { id: JobId, result: Result<(), String> },
 }
 
 /// Owns the jobs.
 pub(crate) struct JobTask {
     store: Store,
+    frozen: FrozenStore,
     checkpoints: Arc<Checkpoints>,
     counters: Arc<Counters>,
     shutdown: CancellationToken,
@@ -110,7 +119,7 @@ pub struct Outcome {
 
 impl JobTask {
     pub(crate) fn new(
-        store: Store,
+        (store, frozen): (Store, FrozenStore),
         counters: Arc<Counters>,
         shutdown: CancellationToken,
         exit_when_done: bool,
@@ -119,6 +128,7 @@ impl JobTask {
         JobTask {
             checkpoints: Arc::new(Checkpoints::new(store.clone())),
             store,
+            frozen,
             counters,
             shutdown,
             exit_when_done,
@@ -308,12 +318,17 @@ impl JobTask {
             return;
         }
         let Some((view, plan)) = self.queue.pop_front() else { return };
-        let job = plan.start();
+        let (job, store) = (plan.start(), self.frozen.clone());
         let id = plan.config.job;
         self.starting = Some((view, plan));
+        let begin = move || {
+            let NewTraining { training, frozen } = job()?;
+            let frozen = frozen.map(|values| store.keep(&values)).transpose().map_err(PlanError::Frozen)?;
+            Ok::<_, PlanError>(Box::new(Beginning { training, frozen }))
+        };
         self.background.spawn(async move {
-            let started = tokio::task::spawn_blocking(job).await;
-            Background::Started { id, started: started.unwrap_or(Err(PlanError::ShuttingDown)).map(Box::new) }
+            let started = tokio::task::spawn_blocking(begin).await;
+            Background::Started { id, started: started.unwrap_or(Err(PlanError::ShuttingDown)) }
         });
     }
 
@@ -322,7 +337,7 @@ impl JobTask {
             Background::Started { id, started } => {
                 let Some((view, plan)) = self.starting.take() else { return };
                 match started {
-                    Ok(training) => self.started(id, view, &plan, *training),
+                    Ok(beginning) => self.started(id, view, &plan, *beginning),
                     Err(error) => self.fail(view, &error.to_string()),
                 }
             }
@@ -352,7 +367,8 @@ impl JobTask {
         self.start_next();
     }
 
-    fn started(&mut self, id: JobId, mut view: JobView, plan: &Plan, training: Training) {
+    fn started(&mut self, id: JobId, mut view: JobView, plan: &Plan, beginning: Beginning) {
+        let Beginning { training, frozen } = beginning;
         view.state = JobState::Running;
         self.store.job(&view);
         let span = tracing::info_span!("job", %id, name = view.name);
@@ -360,8 +376,8 @@ impl JobTask {
         let active = Active {
             id,
             view,
-            offer: plan.offer(),
-            layout: Arc::clone(&plan.layout),
+            offer: plan.offer(frozen.as_ref().map(|frozen| frozen.digest)),
+            tensors: Tensors { split: Arc::clone(&plan.split), frozen },
             training,
             started: now,
             declined: BTreeMap::new(),
@@ -606,11 +622,7 @@ impl Active {
     }
 
     fn checkpoint(&self) -> Checkpoint {
-        Checkpoint {
-            name: self.view.name.clone(),
-            layout: Arc::clone(&self.layout),
-            snapshot: self.training.snapshot(),
-        }
+        Checkpoint { name: self.view.name.clone(), tensors: self.tensors.clone(), snapshot: self.training.snapshot() }
     }
 
     fn stream(&mut self, snapshot: Snapshot) -> Arc<ParameterStream> {
@@ -619,7 +631,7 @@ impl Active {
         {
             return stream;
         }
-        let stream = Arc::new(ParameterStream::new(self.id, self.offer.codec, &self.layout, snapshot));
+        let stream = Arc::new(ParameterStream::new(self.id, self.offer.codec, self.tensors.split.trained(), snapshot));
         self.stream = Arc::downgrade(&stream);
         stream
     }

@@ -22,6 +22,7 @@ mod connection;
 mod counters;
 mod digest;
 mod first_values;
+mod frozen_store;
 mod given_weights;
 mod inbox;
 mod job_data;

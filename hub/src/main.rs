@@ -197,6 +197,9 @@ fn submit(submit: &cli::Submit) -> anyhow::Result<ExitCode> {
     if !view.message.is_empty() {
         eprintln!("{}", view.message);
     }
+    if let Some(frozen) = follow::frozen(&view) {
+        eprintln!("it {frozen}");
+    }
     if submit.follow {
         view = follow::follow(&client, view.id)?;
     } else if !submit.json {

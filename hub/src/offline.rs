@@ -55,6 +55,15 @@ impl From<GivenWeightsError> for OfflineError {
     }
 }
 
+/// Values of frozen parameters, as agents fetch them.
+#[derive(Clone, Debug)]
+pub struct FrozenValues {
+    /// Their SHA-256, by which they are asked for.
+    pub digest: [u8; 32],
+    /// One parameter after the other, row-major `f32`, little-endian, in the kernel's order.
+    pub bytes: Vec<u8>,
+}
+
 /// A job that could be submitted, and what it names.
 pub struct OfflineJob {
     plan: Plan,
@@ -89,9 +98,9 @@ impl OfflineJob {
         &self.plan.config
     }
 
-    /// The model's parameters and shared buffers.
+    /// What travels: the parameters that are trained, and shared buffers.
     pub fn layout(&self) -> &Layout {
-        &self.plan.layout
+        self.plan.split.trained()
     }
 
     /// The model as its kernel describes it.
@@ -104,9 +113,21 @@ impl OfflineJob {
         &self.component
     }
 
-    /// What agents would be told, without signatures.
-    pub fn offer(&self) -> JobOffer {
-        JobOffer { signatures: Vec::new(), ..self.plan.offer() }
+    /// What agents would be told, without signatures; `frozen` as from [`OfflineJob::frozen`].
+    pub fn offer(&self, frozen: Option<&FrozenValues>) -> JobOffer {
+        JobOffer { signatures: Vec::new(), ..self.plan.offer(frozen.map(|frozen| frozen.digest)) }
+    }
+
+    /// The values of frozen parameters, for agents to fetch; none where all are trained. Takes a while for a large model.
+    ///
+    /// # Errors
+    /// [`PlanError`], if the weights have changed since they were checked.
+    pub fn frozen(&self) -> Result<Option<FrozenValues>, PlanError> {
+        if self.plan.split.frozen_bytes() == 0 {
+            return Ok(None);
+        }
+        let values = self.plan.start()()?.frozen;
+        Ok(values.map(|bytes| FrozenValues { digest: digest::sha256(&bytes), bytes }))
     }
 
     /// The job as users see it before it runs.
@@ -119,7 +140,7 @@ impl OfflineJob {
     /// # Errors
     /// [`PlanError`], if the weights have changed since they were checked.
     pub fn start(&self) -> Result<Training, PlanError> {
-        self.plan.start()()
+        self.plan.start()().map(|new| new.training)
     }
 }
 

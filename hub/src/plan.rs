@@ -12,10 +12,11 @@ use omnilearn_hub_core::config::{
 use omnilearn_hub_core::optimizer::OptimizerConfig;
 use omnilearn_hub_core::schedule::{ScheduleConfig, ScheduleShape};
 use omnilearn_kernel_host::{Description, Kernel, KernelError, initialize};
-use omnilearn_wire::layout::LayoutError;
+use omnilearn_wire::frozen::Split;
+use omnilearn_wire::layout::{LayoutError, TensorShape};
 use omnilearn_wire::limits::{METRICS_MAX, NAME_BYTES_MAX, SETTINGS_MAX};
 use omnilearn_wire::message::{JobOffer, Setting};
-use omnilearn_wire::{JobId, Layout};
+use omnilearn_wire::{Codec, JobId, Layout};
 
 use crate::first_values::{self, FirstValues};
 use crate::given_weights::{GivenWeights, GivenWeightsError};
@@ -46,6 +47,9 @@ pub enum PlanError {
     /// The weights that the job is to begin with.
     #[error("[kernel] weights: {0}")]
     Weights(#[from] GivenWeightsError),
+    /// The values of frozen parameters.
+    #[error("cannot keep the frozen parameters in the state folder: {0}")]
+    Frozen(#[source] std::io::Error),
     /// A key's value does not fit the rest.
     #[error("{key}: {problem}")]
     Value {
@@ -82,7 +86,7 @@ pub(crate) struct Plan {
     pub(crate) file: JobFile,
     text: String,
     pub(crate) config: JobConfig,
-    pub(crate) layout: Arc<Layout>,
+    pub(crate) split: Arc<Split>,
     pub(crate) kernel_digest: [u8; 32],
     kernel_bytes: u64,
     pub(crate) signatures: Signatures,
@@ -91,6 +95,20 @@ pub(crate) struct Plan {
     pub(crate) description: Arc<Description>,
     first_values: Option<FirstValues>,
     created_s: f64,
+}
+
+/// A job before its first event.
+pub(crate) struct NewTraining {
+    pub(crate) training: Training,
+    /// Values of the frozen parameters as agents fetch them, if there are any.
+    pub(crate) frozen: Option<Vec<u8>>,
+}
+
+/// Frozen values as they travel.
+fn encoded(values: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(values.len() * Codec::F32.element_bytes());
+    Codec::F32.encode_into(values, &mut bytes);
+    bytes
 }
 
 pub(crate) fn value(key: &'static str, problem: impl Into<String>) -> PlanError {
@@ -116,10 +134,11 @@ impl Plan {
         let config = config(&file, &data, &description)?;
         config.validate()?;
         let first_values = first_values(&file, weights.as_ref(), &layout)?;
+        let split = split(&file, layout)?;
         Ok(Plan {
             text: text.to_owned(),
             config,
-            layout: Arc::new(layout),
+            split: Arc::new(split),
             kernel_digest: *kernel.digest(),
             kernel_bytes,
             signatures,
@@ -133,24 +152,26 @@ impl Plan {
     }
 
     /// Work for another thread: draws the first parameters or reads them, and makes the core. Takes a while for a large model.
-    pub(crate) fn start(&self) -> impl FnOnce() -> Result<Training, PlanError> + Send + 'static {
-        let (config, layout, description) =
-            (self.config.clone(), Arc::clone(&self.layout), Arc::clone(&self.description));
+    pub(crate) fn start(&self) -> impl FnOnce() -> Result<NewTraining, PlanError> + Send + 'static {
+        let (config, split, description) =
+            (self.config.clone(), Arc::clone(&self.split), Arc::clone(&self.description));
         let first_values = self.first_values.clone();
         move || {
             let (mut parameters, mut buffers) = initialize(&description, config.seed);
             if let Some(first_values) = first_values {
-                first_values.load(&layout, &mut parameters, &mut buffers)?;
+                first_values.load(split.whole(), &mut parameters, &mut buffers)?;
             }
-            let training =
-                Training::new(config, Layout::clone(&layout), parameters, buffers, description.decay_mask())?;
+            let (trained, frozen) = split.part(parameters);
+            let decay = split.trained_of(description.decay_mask()).collect();
+            let training = Training::new(config, split.trained().clone(), trained, buffers, decay)?;
+            let frozen = (!frozen.is_empty()).then(|| encoded(&frozen));
             crate::allocator::trim();
-            Ok(training)
+            Ok(NewTraining { training, frozen })
         }
     }
 
-    /// What agents are told.
-    pub(crate) fn offer(&self) -> JobOffer {
+    /// What agents are told; `frozen` is the digest of the frozen parameters' values, where there are any.
+    pub(crate) fn offer(&self, frozen: Option<[u8; 32]>) -> JobOffer {
         JobOffer {
             job: self.config.job,
             name: self.config.name.clone(),
@@ -159,7 +180,7 @@ impl Plan {
             signatures: self.signatures.offered(),
             settings: self.settings.clone(),
             dataset: self.file.dataset.clone(),
-            layout_digest: self.layout.digest(),
+            layout_digest: self.split.whole().digest(),
             codec: self.config.codec,
             seed: self.config.seed,
             calibration_batches: self.calibration_batches(),
@@ -167,6 +188,7 @@ impl Plan {
             manifest: self.data.manifest,
             augment: self.data.augment,
             partition: self.data.partition.clone(),
+            frozen: frozen.and_then(|digest| self.split.offered(digest)),
         }
     }
 
@@ -205,7 +227,8 @@ impl Plan {
             .into(),
             dataset: self.file.dataset.clone(),
             train_samples: self.config.train_samples,
-            parameters: self.layout.parameter_elements() as u64,
+            parameters: self.split.whole().parameter_elements() as u64,
+            parameters_frozen: self.split.frozen().parameter_elements() as u64,
             progress: None,
         }
     }
@@ -221,14 +244,7 @@ fn first_values(
         return Err(value("[kernel] weights_except", "there are no `weights` to except tensors from"));
     }
     let tensors = || layout.parameters().iter().chain(layout.buffers());
-    if let Some(pattern) =
-        except.iter().find(|pattern| !tensors().any(|tensor| first_values::matches(pattern, &tensor.name)))
-    {
-        let first: Vec<&str> = tensors().take(3).map(|tensor| tensor.name.as_str()).collect();
-        let problem =
-            format!("no tensor of the kernel is named as \"{pattern}\" says; its first are {}", first.join(", "));
-        return Err(value("[kernel] weights_except", problem));
-    }
+    check_patterns("[kernel] weights_except", except, "tensor", tensors)?;
     match (named, weights) {
         (true, Some(weights)) => Ok(Some(FirstValues::check(weights, except, layout)?)),
         (false, None) => Ok(None),
@@ -240,6 +256,31 @@ fn first_values(
             Err(value("[kernel] weights", "the submission comes with a file that the job does not name"))
         }
     }
+}
+
+/// What `[kernel] frozen` leaves to train.
+fn split(file: &JobFile, layout: Layout) -> Result<Split, PlanError> {
+    const KEY: &str = "[kernel] frozen";
+    let patterns = &file.kernel.frozen;
+    check_patterns(KEY, patterns, "parameter", || layout.parameters().iter())?;
+    let is_frozen = |tensor: &TensorShape| patterns.iter().any(|pattern| first_values::matches(pattern, &tensor.name));
+    let numbered = (0u32..).zip(layout.parameters());
+    let frozen: Vec<u32> = numbered.filter(|(_, tensor)| is_frozen(tensor)).map(|(number, _)| number).collect();
+    Split::new(layout, &frozen).map_err(|error| value(KEY, error.to_string()))
+}
+
+/// Refuses a pattern that no name is like: it is misspelt, or meant for another kernel.
+fn check_patterns<'a, T: Iterator<Item = &'a TensorShape>>(
+    key: &'static str,
+    patterns: &[String],
+    what: &str,
+    tensors: impl Fn() -> T,
+) -> Result<(), PlanError> {
+    let is_unknown = |pattern: &&String| !tensors().any(|tensor| first_values::matches(pattern, &tensor.name));
+    let Some(pattern) = patterns.iter().find(is_unknown) else { return Ok(()) };
+    let first: Vec<&str> = tensors().take(3).map(|tensor| tensor.name.as_str()).collect();
+    let first = first.join(", ");
+    Err(value(key, format!("no {what} of the kernel is named as \"{pattern}\" says; its first are {first}")))
 }
 
 fn check_names(description: &Description) -> Result<(), PlanError> {

@@ -17,6 +17,7 @@ use crate::api::{self, Api};
 use crate::connection::Gate;
 use crate::counters::Counters;
 use crate::digest::Token;
+use crate::frozen_store::FrozenStore;
 use crate::job_task::{JobTask, Outcome};
 use crate::kernel_store::KernelStore;
 use crate::key_file::{self, KeyFileError};
@@ -82,6 +83,7 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     let kernels = KernelStore::new(store.clone());
     let weights = WeightsStore::new(store.clone());
     let library = Library::at(&store.datasets());
+    let frozen = FrozenStore::new(store.clone());
     let counters = Arc::new(Counters::default());
     let (inbox, from_agents) = mpsc::channel(INBOX);
     let (jobs, requests) = mpsc::channel(REQUESTS);
@@ -90,8 +92,8 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     let stored = store.jobs().await?;
     let next_job = stored.iter().map(|stored| stored.view.id + 1).max().unwrap_or(1);
     let ending = CancellationToken::new();
-    let mut job_task =
-        JobTask::new(store.clone(), Arc::clone(&counters), ending.clone(), config.exit_when_done, next_job);
+    let (kept, counted) = ((store.clone(), frozen.clone()), Arc::clone(&counters));
+    let mut job_task = JobTask::new(kept, counted, ending.clone(), config.exit_when_done, next_job);
     for stored in stored {
         let view = stored.view.clone();
         if view.state == JobState::Queued {
@@ -115,6 +117,7 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         key,
         kernels,
         library,
+        frozen,
         store: store.clone(),
         counters,
         inbox,

@@ -237,6 +237,11 @@ impl Store {
         self.shared.folder.given_weights()
     }
 
+    /// The folder of frozen parameters.
+    pub(crate) fn frozen(&self) -> PathBuf {
+        self.shared.folder.frozen()
+    }
+
     /// Where a kernel is kept.
     pub(crate) fn kernel(&self, digest: &[u8; 32]) -> PathBuf {
         self.shared.folder.kernel(digest)

@@ -67,6 +67,9 @@ pub struct JobView {
     pub train_samples: u32,
     /// Elements of the parameters.
     pub parameters: u64,
+    /// Those of them that are not trained.
+    #[serde(default)]
+    pub parameters_frozen: u64,
     /// How it does; none before it runs for the first time.
     pub progress: Option<Progress>,
 }

@@ -1,5 +1,6 @@
 //! Where gradients come from: the agent's own trainer, or nowhere.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use omnilearn_agent::device::{DeviceChoice, NoGpu};
 use omnilearn_agent::session::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared};
 use omnilearn_agent::trainer::TrainerFactory;
 use omnilearn_hub::PlanError;
-use omnilearn_hub::offline::OfflineJob;
+use omnilearn_hub::offline::{FrozenValues, OfflineJob};
 use omnilearn_hub_core::config::{ConfigError, Mode};
 use omnilearn_hub_core::{JobConfig, Snapshot, Training};
 use omnilearn_kernel_host::Merge;
@@ -123,14 +124,25 @@ pub struct Machine {
     pub threads: Option<std::num::NonZeroUsize>,
 }
 
-/// Data sets are on this machine; there is no hub to ask.
-struct NoHub;
+/// In the hub's place: data sets are on this machine, only the values of frozen parameters are to be had.
+struct NoHub {
+    frozen: Option<FrozenValues>,
+    asked: VecDeque<([u8; 32], u64, u32)>,
+}
 
 impl HubFiles for NoHub {
-    fn ask(&mut self, _digest: [u8; 32], _offset: u64, _bytes: u32) {}
+    fn ask(&mut self, digest: [u8; 32], offset: u64, bytes: u32) {
+        self.asked.push_back((digest, offset, bytes));
+    }
 
     fn piece(&mut self) -> Result<Piece, Interrupted> {
-        Err(Interrupted)
+        let (digest, offset, bytes) = self.asked.pop_front().ok_or(Interrupted)?;
+        let Some(frozen) = self.frozen.as_ref().filter(|frozen| frozen.digest == digest) else {
+            return Ok(Piece { total: 0, bytes: Vec::new().into() }); // it is not here
+        };
+        let total = frozen.bytes.len() as u64;
+        let (start, end) = (offset.min(total), offset.saturating_add(bytes.into()).min(total));
+        Ok(Piece { total, bytes: frozen.bytes[start as usize..end as usize].to_vec().into() })
     }
 
     fn pause(&mut self, _time: Duration) -> Result<(), Interrupted> {
@@ -166,9 +178,11 @@ impl RealGradients<'_> {
         config.cache = machine.cache.unwrap_or(config.cache);
         let factory = TrainerFactory::new(&config)?;
         // Virtual agents time themselves in virtual time.
-        let offer = JobOffer { calibration_batches: Vec::new(), ..job.offer() };
+        let frozen = job.frozen()?;
+        let offer = JobOffer { calibration_batches: Vec::new(), ..job.offer(frozen.as_ref()) };
+        let mut hub = NoHub { frozen, asked: VecDeque::new() };
         let Prepared { compute, .. } =
-            factory.prepare(&offer, job.component(), &mut NoHub).map_err(RealError::Declined)?;
+            factory.prepare(&offer, job.component(), &mut hub).map_err(RealError::Declined)?;
         Ok(RealGradients { job, compute, codec: offer.codec, loaded: None, piece: Vec::new() })
     }
 

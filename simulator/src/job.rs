@@ -146,7 +146,7 @@ impl Job {
         let (config, view) = (job.config().clone(), job.view());
         Job {
             stream_bytes: job.layout().stream_bytes(config.codec),
-            calibration_batches: job.offer().calibration_batches,
+            calibration_batches: job.offer(None).calibration_batches,
             mode: view.mode,
             policy: view.policy,
             config,

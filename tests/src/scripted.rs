@@ -158,5 +158,6 @@ fn no_offer() -> JobOffer {
         manifest: None,
         augment: omnilearn_wire::message::Augment::default(),
         partition: omnilearn_wire::partition::Partition::Shared,
+        frozen: None,
     }
 }

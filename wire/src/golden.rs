@@ -2,6 +2,7 @@
 //! belongs behind a new [`crate::handshake::PROTOCOL_MAX`].
 
 use crate::frame::{Message, decode, encode};
+use crate::frozen::Frozen;
 use crate::handshake::{self, Hello, Welcome};
 use crate::message::{
     AgentMessage, AgentName, Augment, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady,
@@ -118,10 +119,11 @@ fn every_hub_message_has_its_bytes() {
         manifest: Some(ManifestRef { digest: [0x3c; 32], bytes: 300 }),
         augment: Augment { flip: true, crop_padding: 4 },
         partition: Partition::Classes { parts: 2, counts: vec![1, 300] },
+        frozen: Some(Frozen { digest: [0x5d; 32], bytes: 300, parameters: vec![0, 1, 300] }),
     };
     check(
         HubMessage::JobOffer(offer),
-        "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01011b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004013c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3cac02010402020201ac02",
+        "00010464656d6fcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcda09c01011b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f040161000101620105016302000000000000e03f0164030178056d6e697374efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef01070208ac02018004013c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3cac02010402020201ac02015d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5dac02030001ac02",
     );
     check(
         HubMessage::KernelChunk { digest: [0xab; 32], offset: 1, total: 4, bytes: &[1, 2, 3] },

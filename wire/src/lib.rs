@@ -8,6 +8,7 @@ mod bounded;
 pub mod codec;
 pub mod dataset;
 pub mod frame;
+pub mod frozen;
 #[cfg(test)]
 mod golden;
 pub mod handshake;

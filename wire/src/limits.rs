@@ -46,6 +46,9 @@ pub const PARTITION_TABLE_MAX: usize = 1 << 16;
 /// Most parts of a partition.
 pub const PARTS_MAX: u32 = 1 << 16;
 
+/// Most parameters that a job may freeze, which its offer lists.
+pub const FROZEN_MAX: usize = 1 << 16;
+
 /// Cuts an explanation to [`REASON_BYTES_MAX`] at a character boundary.
 pub fn cut_reason(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bounded::List;
+use crate::frozen::Frozen;
 use crate::limits::{CALIBRATION_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX};
 use crate::partition::Partition;
 use crate::{AgentId, AssignmentId, Codec, JobId, Version};
@@ -218,6 +219,8 @@ pub struct JobOffer {
     pub augment: Augment,
     /// Which samples belong together in a part of the training set.
     pub partition: Partition,
+    /// Parameters that are not trained, whose values are fetched once.
+    pub frozen: Option<Frozen>,
 }
 
 /// What names a packed data set.

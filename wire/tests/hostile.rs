@@ -4,8 +4,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use omnilearn_wire::frame::{FrameError, Message, decode, encode};
+use omnilearn_wire::frozen::Frozen;
 use omnilearn_wire::handshake::{self, Hello, Welcome};
-use omnilearn_wire::limits::{CHUNK_BYTES, FRAME_BYTES_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX};
+use omnilearn_wire::limits::{
+    CHUNK_BYTES, FRAME_BYTES_MAX, FROZEN_MAX, METRICS_MAX, SETTINGS_MAX, SIGNATURES_MAX, SPANS_MAX,
+};
 use omnilearn_wire::message::{
     AgentMessage, Augment, CalibrationPoint, Computation, Evaluate, Failure, HubMessage, JobOffer, JobReady,
     KernelSignature, Machine, ManifestRef, PushOutcome, Setting, SettingValue, Span, StepReport, StepTimings, Train,
@@ -104,6 +107,7 @@ fn hub_messages() -> Vec<HubMessage<'static>> {
         manifest: Some(ManifestRef { digest: [5; 32], bytes: 300 }),
         augment: Augment { flip: true, crop_padding: 4 },
         partition: Partition::Classes { parts: 2, counts: vec![1, 300, 4, 0] },
+        frozen: Some(Frozen { digest: [6; 32], bytes: 300, parameters: vec![0, 1, 300] }),
     };
     let spans = vec![Span { epoch: 1, start: 2, end: 300 }; 4];
     vec![
@@ -237,6 +241,20 @@ fn lists_are_bounded_on_both_ends() {
     frame.resize(CHUNK_BYTES, 0);
     assert!(decode::<HubMessage<'_>>(&frame).is_err());
 
+    let offer = |parameters| {
+        let HubMessage::JobOffer(offer) = hub_messages().remove(0) else { panic!("an offer comes first") };
+        let frozen = Some(Frozen { digest: [0; 32], bytes: 1, parameters: vec![1; parameters] });
+        HubMessage::JobOffer(JobOffer { frozen, ..offer })
+    };
+    let longest = encode(&offer(FROZEN_MAX)).unwrap();
+    assert!(matches!(encode(&offer(FROZEN_MAX + 1)), Err(FrameError::Malformed { .. })));
+    // The length of the list is three bytes before its elements, each of one byte: 2^16, and here one more.
+    let (head, list) = longest.split_at(longest.len() - FROZEN_MAX - 3);
+    assert_eq!(list[..3], [0x80, 0x80, 0x04]);
+    let frame = [head, &[0x81, 0x80, 0x04], &list[3..], &[1]].concat();
+    let largest = largest_allocation(|| assert!(decode::<HubMessage<'_>>(&frame).is_err()));
+    assert!(largest < 4096, "{largest}");
+
     let metric_sums = vec![0.0; METRICS_MAX + 1];
     assert!(
         encode(&AgentMessage::Evaluated { assignment: AssignmentId(1), samples: 1, loss_sum: 0.0, metric_sums })
@@ -330,6 +348,7 @@ proptest! {
             manifest: reconnect.then_some(ManifestRef { digest: [7; 32], bytes: total }),
             augment: Augment { flip: reconnect, crop_padding: batch },
             partition: Partition::Classes { parts: batch, counts: vec![batch; 3] },
+            frozen: reconnect.then(|| Frozen { digest: [batch as u8; 32], bytes: total, parameters: vec![batch; 3] }),
         };
         for message in [
             HubMessage::JobOffer(offer),

@@ -1,4 +1,4 @@
-//! Files of data sets that came from a hub, under their digests, within a limit.
+//! Files that came from a hub, those of data sets above all, under their digests, within a limit.
 //!
 //! Several agents may share the folder. A file that is in use has a shared lock, one that arrives an exclusive one, and what has
 //! no lock may be removed when room is needed, what was used last goes last.
@@ -12,12 +12,12 @@ use std::time::SystemTime;
 use omnilearn_datasets::{Checked, to_hex};
 use sha2::{Digest, Sha256};
 
-/// Why a file of a data set cannot be kept.
+/// Why a file cannot be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The limit.
     #[error(
-        "a data set needs {needed} more bytes in the cache, which may have {bytes_max} and has {used} that are in use; give the agent a \
+        "{needed} more bytes are needed in the cache, which may have {bytes_max} and has {used} that are in use; give the agent a \
          larger --data-cache-max"
     )]
     NoRoom {

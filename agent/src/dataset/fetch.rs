@@ -1,4 +1,4 @@
-//! Fetching a data set from the hub, piece by piece, into the cache.
+//! Fetching files from the hub, those of a data set above all, piece by piece, into the cache.
 
 use std::fs::File;
 use std::io::Read;
@@ -31,7 +31,7 @@ pub struct Piece {
     pub bytes: Bytes,
 }
 
-/// The connection broke, or nobody wants the data set any more.
+/// The connection broke, or nobody wants the file any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the fetch was cut off; what has come is kept for the next try")]
 pub struct Interrupted;
@@ -79,7 +79,8 @@ pub fn dataset(
             wanted.bytes
         ));
     }
-    let mut fetch = Fetch { name, cache, hub, keep: vec![wanted.digest] };
+    let what = format!("data set `{name}`");
+    let mut fetch = Fetch { what: &what, cache, hub, keep: vec![wanted.digest] };
     let held = fetch.file(&wanted.digest, wanted.bytes)?;
     let manifest = read_manifest(held.file, &held.path)?;
     if manifest.name != name {
@@ -93,6 +94,20 @@ pub fn dataset(
     Dataset::packed(&manifest, files).map_err(|error| error.to_string())
 }
 
+/// A file of a job that is no data set's: from the cache or from the hub. `what` it is, for messages.
+///
+/// # Errors
+/// Why it cannot be had, for the hub's operator.
+pub fn file(
+    what: &str,
+    digest: &[u8; 32],
+    bytes: u64,
+    cache: &DataCache,
+    hub: &mut dyn HubFiles,
+) -> Result<Held, String> {
+    Fetch { what, cache, hub, keep: vec![*digest] }.file(digest, bytes)
+}
+
 fn read_manifest(mut file: File, path: &Path) -> Result<Manifest, String> {
     let mut bytes = Vec::new();
     let read = std::io::Seek::rewind(&mut file).and_then(|()| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut bytes));
@@ -101,7 +116,8 @@ fn read_manifest(mut file: File, path: &Path) -> Result<Manifest, String> {
 }
 
 struct Fetch<'a> {
-    name: &'a str,
+    /// Whose files, for messages.
+    what: &'a str,
     cache: &'a DataCache,
     hub: &'a mut dyn HubFiles,
     /// What must not be removed to make room.
@@ -116,15 +132,12 @@ impl Fetch<'_> {
             if let Some(held) = self.cache.open(digest) {
                 return Ok(held);
             }
-            match self
-                .cache
-                .begin(digest, bytes, &self.keep)
-                .map_err(|error| format!("data set `{}`: {error}", self.name))?
-            {
+            let begun = self.cache.begin(digest, bytes, &self.keep);
+            match begun.map_err(|error| format!("{}: {error}", self.what))? {
                 Begin::Arriving(arrival) => return self.fetch(digest, bytes, *arrival),
                 Begin::Elsewhere => {
                     if !std::mem::replace(&mut told, true) {
-                        info!(dataset = self.name, "another agent on this machine fetches the data set");
+                        info!(what = self.what, "another agent on this machine fetches it");
                     }
                     self.hub.pause(LOOK_EVERY).map_err(|error| error.to_string())?;
                 }
@@ -137,12 +150,8 @@ impl Fetch<'_> {
         let (mut asked, mut in_flight) = (start, 0);
         let (began, mut reported) = (Instant::now(), Instant::now());
         if start > 0 {
-            info!(
-                dataset = self.name,
-                there = mib(start),
-                of = mib(total),
-                "the fetch goes on where it was cut off, in MiB"
-            );
+            let (there, of) = (mib(start), mib(total));
+            info!(what = self.what, there, of, "the fetch goes on where it was cut off, in MiB");
         }
         while arrival.offset() < total {
             while asked < total && in_flight < IN_FLIGHT_MAX {
@@ -155,33 +164,29 @@ impl Fetch<'_> {
             in_flight -= 1;
             let expected = (total - arrival.offset()).min(CHUNK_BYTES as u64);
             if found == 0 && total > 0 {
-                return Err(format!("the hub no longer has data set `{}`; it may have been removed there", self.name));
+                return Err(format!("the hub no longer has {}", self.what));
             }
             if found != total || bytes.len() as u64 != expected {
                 return Err(format!(
-                    "the hub sent {} bytes of a file of {found} of data set `{}`, expected {expected} of {total}",
+                    "the hub sent {} bytes of a file of {found} of {}, expected {expected} of {total}",
                     bytes.len(),
-                    self.name
+                    self.what
                 ));
             }
-            arrival.write(&bytes).map_err(|error| format!("data set `{}`: {error}", self.name))?;
+            arrival.write(&bytes).map_err(|error| format!("{}: {error}", self.what))?;
             if reported.elapsed() >= REPORT_EVERY {
                 reported = Instant::now();
-                info!(
-                    dataset = self.name,
-                    done = mib(arrival.offset()),
-                    of = mib(total),
-                    "fetching from the hub, in MiB"
-                );
+                let (done, of) = (mib(arrival.offset()), mib(total));
+                info!(what = self.what, done, of, "fetching from the hub, in MiB");
             }
         }
         let held = self.cache.finish(arrival).map_err(|error| {
-            warn!(dataset = self.name, %error, "a file came damaged");
-            format!("data set `{}`: {error}", self.name)
+            warn!(what = self.what, %error, "a file came damaged");
+            format!("{}: {error}", self.what)
         })?;
         if total > 0 {
             let took_s = format!("{:.1}", began.elapsed().as_secs_f64());
-            info!(dataset = self.name, bytes = total - start, took_s, "fetched a file from the hub");
+            info!(what = self.what, bytes = total - start, took_s, "fetched a file from the hub");
         }
         Ok(held)
     }
@@ -286,6 +291,19 @@ mod tests {
         assert!(error.unwrap_err().contains("are taken"));
         let error = dataset("other", wanted, &[], &cache, &mut hub(&library, 9)).unwrap_err();
         assert!(error.contains("the job names `other`"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_data_sets_comes_the_same_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let (library, wanted) = library(folder.path());
+        let cache = DataCache::new(&folder.path().join("cache"), 100 << 20);
+        let what = "the frozen parameters";
+        let held = file(what, &wanted.digest, wanted.bytes, &cache, &mut hub(&library, 1)).unwrap();
+        assert_eq!(held.file.metadata().unwrap().len(), wanted.bytes);
+        assert!(file(what, &wanted.digest, wanted.bytes, &cache, &mut hub(&library, 0)).is_ok(), "it is here now");
+        let error = file(what, &[1; 32], 5, &cache, &mut hub(&library, 1)).unwrap_err();
+        assert_eq!(error, "the hub no longer has the frozen parameters");
     }
 
     #[test]

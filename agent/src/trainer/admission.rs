@@ -4,8 +4,7 @@ use omnilearn_kernel_host::{Kernel, Limits};
 use omnilearn_wire::message::JobOffer;
 use tracing::info;
 
-use super::{Trainer, guarded};
-use crate::dataset::Dataset;
+use super::{JobFiles, Trainer, guarded};
 use crate::engine::{Engine, Operators};
 
 /// Samples that both compute.
@@ -21,12 +20,12 @@ const DIFFERENCE_MAX: f64 = 1e-3;
 pub(super) fn check(
     offer: &JobOffer,
     kernel: &Kernel,
-    dataset: &Dataset,
+    files: &JobFiles,
     device: Engine,
     limits: Limits,
 ) -> Result<(), String> {
     let name = device.description().to_owned();
-    let on = |engine: Engine| first_gradient(offer, kernel, dataset, engine, limits);
+    let on = |engine: Engine| first_gradient(offer, kernel, files, engine, limits);
     let (cpu_loss, cpu) = on(Engine::cpu(Operators::Own))?;
     let (loss, gradient) = on(device).map_err(|error| format!("{name}: {error}"))?;
     let loss_difference = (loss - cpu_loss).abs() / cpu_loss.abs().max(f64::MIN_POSITIVE);
@@ -47,11 +46,11 @@ pub(super) fn check(
 fn first_gradient(
     offer: &JobOffer,
     kernel: &Kernel,
-    dataset: &Dataset,
+    files: &JobFiles,
     engine: Engine,
     limits: Limits,
 ) -> Result<(f64, Vec<f32>), String> {
-    let mut trainer = Trainer::new(offer, kernel, dataset.clone(), engine, limits)?;
+    let mut trainer = Trainer::new(offer, kernel, files.clone(), engine, limits)?;
     let count = SAMPLES.min(u32::try_from(trainer.dataset.train().len()).unwrap_or(u32::MAX));
     let samples: Vec<u32> = (0..count).collect();
     let computed = guarded("a trial step", || {

@@ -27,7 +27,7 @@ impl Trainer {
     }
 
     fn write(&self, gradient: &Gradient, writer: &mut StreamWriter<'_>) -> Result<(), ComputeError> {
-        for (parameter, gradient) in self.description.parameters.iter().zip(&gradient.gradients) {
+        for (parameter, gradient) in self.split.trained().parameters().iter().zip(&gradient.gradients) {
             match gradient {
                 Some(gradient) => gradient.with_floats(|values| {
                     check_finite(values, || format!("the gradient of `{}`", parameter.name))?;

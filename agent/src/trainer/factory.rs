@@ -8,7 +8,7 @@ use omnilearn_wire::message::{JobOffer, JobReady, Machine};
 use tracing::{debug, info};
 
 use super::threads::Threads;
-use super::{Trainer, admission};
+use super::{FrozenFile, JobFiles, Trainer, admission};
 use crate::config::AgentConfig;
 use crate::dataset::Dataset;
 use crate::dataset::cache::DataCache;
@@ -99,13 +99,15 @@ impl ComputeFactory for TrainerFactory {
             Some(manifest) => fetch::dataset(&offer.dataset, manifest, &self.data, &self.data_cache, hub)?,
             None => Dataset::open(&offer.dataset, &self.data, &self.cache).map_err(|error| error.to_string())?,
         };
+        let frozen = FrozenFile::fetch(offer, &kernel, &self.data_cache, hub)?;
+        let files = JobFiles { dataset, frozen };
         let tensor_bytes = self.tensor_bytes();
         let engine = self.engine.clone().with_elements_max(usize::try_from(tensor_bytes / 4).unwrap_or(usize::MAX));
         let limits = Limits { tensor_bytes, ..self.kernel_limits };
         if !engine.is_cpu() {
-            admission::check(offer, &kernel, &dataset, engine.clone(), limits)?;
+            admission::check(offer, &kernel, &files, engine.clone(), limits)?;
         }
-        let mut trainer = Trainer::new(offer, &kernel, dataset, engine, limits)?.with_threads(self.threads.clone());
+        let mut trainer = Trainer::new(offer, &kernel, files, engine, limits)?.with_threads(self.threads.clone());
         let calibration = trainer
             .calibrate(&offer.calibration_batches, &self.probe, self.quota_cores())
             .map_err(|error| format!("a trial step failed: {error}"))?;

@@ -4,6 +4,7 @@ mod admission;
 mod calibrate;
 mod encode;
 mod factory;
+mod frozen;
 mod local;
 mod parameters;
 mod pass;
@@ -21,11 +22,13 @@ use std::time::{Duration, Instant};
 use omnilearn_kernel_host::{
     Batch, Description, Instance, Kernel, KernelError, Limit, Limits, Merge, Mode, Output, initialize, panic_text,
 };
+use omnilearn_wire::frozen::Split;
 use omnilearn_wire::message::{Computation, Evaluate, Failure, JobOffer, StepReport, StepTimings, Train};
 use omnilearn_wire::sampling::augment_seed;
-use omnilearn_wire::{Codec, Version};
+use omnilearn_wire::{Codec, Layout, Version};
 
 pub use self::factory::TrainerFactory;
+pub use self::frozen::{FrozenFile, JobFiles};
 use self::local::Own;
 use self::parameters::{ParameterStream, Parameters};
 use self::pass::{Computed, Point};
@@ -54,7 +57,12 @@ pub struct Trainer {
     /// Spent on decoding parameters since the last step.
     decode: Duration,
     version: Option<Version>,
+    /// Which parameters are trained: those are what arrives, what is stepped and what is pushed.
+    split: Split,
+    /// The trained ones.
     parameters: Vec<Tensor>,
+    /// The others, constants of every forward pass.
+    frozen: Vec<Tensor>,
     /// All buffers in the kernel's order, shared ones as they came from the hub, local ones as the last step left them.
     buffers: Vec<Tensor>,
     /// Parameters that are the agent's and not the hub's, where the job has agents keep such.
@@ -78,6 +86,12 @@ impl Drop for KeptMemory {
     fn drop(&mut self) {
         omnilearn_cpu::release_unused();
     }
+}
+
+/// What an offer leaves of the kernel's parameters to train.
+fn split(offer: &JobOffer, layout: Layout) -> Result<Split, String> {
+    let frozen = offer.frozen.as_ref().map_or(&[][..], |frozen| &frozen.parameters);
+    Split::new(layout, frozen).map_err(|error| format!("the job's frozen parameters: {error}"))
 }
 
 /// A computed gradient, still in tensors.
@@ -124,7 +138,7 @@ impl Trainer {
     pub fn new(
         offer: &JobOffer,
         kernel: &Kernel,
-        dataset: Dataset,
+        JobFiles { dataset, frozen }: JobFiles,
         engine: Engine,
         limits: Limits,
     ) -> Result<Trainer, String> {
@@ -135,13 +149,20 @@ impl Trainer {
         if layout.digest() != offer.layout_digest {
             return Err("the kernel describes other parameters here than at the hub".to_owned());
         }
+        let split = split(offer, layout)?;
+        let frozen = match frozen {
+            Some(file) => file.tensors(split.frozen(), &engine)?,
+            None if split.frozen_bytes() == 0 => Vec::new(),
+            None => return Err("the values of the frozen parameters are missing".to_owned()),
+        };
         let samples = dataset.samples(&needs(&description)).map_err(|error| error.to_string())?;
         let augmenter = augmenter(offer, &dataset)?;
         let members = members(offer, &dataset, samples.fit().train_samples)?;
         let sized = |shape: &[u32]| shape.iter().map(|&size| size as usize).collect::<Vec<_>>();
-        let mut initial = initialize(&description, offer.seed).0.into_iter();
-        let parameters = description
-            .parameters
+        let mut initial = split.part(initialize(&description, offer.seed).0).0.into_iter();
+        let parameters = split
+            .trained()
+            .parameters()
             .iter()
             .map(|parameter| {
                 let shape = sized(&parameter.shape);
@@ -166,10 +187,12 @@ impl Trainer {
             dataset: samples,
             augmenter,
             seed: offer.seed,
-            incoming: ParameterStream::new(layout, offer.codec),
+            incoming: ParameterStream::new(split.trained().clone(), offer.codec),
             decode: Duration::ZERO,
             version: None,
+            split,
             parameters,
+            frozen,
             buffers,
             own: None,
             sample_s: None,
@@ -205,6 +228,11 @@ impl Trainer {
                 Err(failed(Failure::Data, format!("needs parameters of version {wanted}, has {have}")))
             }
         }
+    }
+
+    /// The parameters of a forward pass: trained ones with the frozen ones among them, in the kernel's order.
+    fn with_frozen(&self, trained: &[Tensor]) -> Vec<Tensor> {
+        self.split.merge(trained, &self.frozen).cloned().collect()
     }
 
     /// Reads samples into tensors.
@@ -266,7 +294,7 @@ impl Trainer {
         let leaves: Vec<Tensor> = point.parameters.iter().map(|parameter| self.engine.leaf(parameter)).collect();
         let batch = Batch {
             mode: Mode::Train,
-            parameters: leaves.clone(),
+            parameters: self.with_frozen(&leaves),
             buffers: point.buffers.clone(),
             inputs: vec![inputs],
             targets: Some(targets),
@@ -386,7 +414,7 @@ impl Trainer {
             let (inputs, targets) = self.load(self.dataset.test(), &samples)?;
             let batch = Batch {
                 mode: Mode::Evaluate,
-                parameters: self.parameters.clone(),
+                parameters: self.with_frozen(&self.parameters),
                 buffers: self.buffers.clone(),
                 inputs: vec![inputs],
                 targets: Some(targets),

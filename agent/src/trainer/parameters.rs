@@ -171,11 +171,11 @@ impl ParameterStream {
 }
 
 /// Number of elements of a tensor of a checked layout.
-fn elements(tensor: &TensorShape) -> usize {
+pub(super) fn elements(tensor: &TensorShape) -> usize {
     tensor.shape.iter().map(|&size| size as usize).product()
 }
 
 /// A scalar is `[1]` here.
-fn shape(tensor: &TensorShape) -> Vec<usize> {
+pub(super) fn shape(tensor: &TensorShape) -> Vec<usize> {
     if tensor.shape.is_empty() { vec![1] } else { tensor.shape.iter().map(|&size| size as usize).collect() }
 }

@@ -9,6 +9,7 @@ use omnilearn_wire::{AssignmentId, JobId};
 use super::parameters::PieceError;
 use super::samples::SpanError;
 use super::*;
+use crate::dataset::cache::Held;
 
 fn component(model: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../kernels/target/components/{model}.wasm"));
@@ -20,9 +21,42 @@ fn dataset() -> Dataset {
     Dataset::open("fashion-mnist", &[], &cache).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Values as they come from the hub.
+fn frozen_file(values: &[f32]) -> FrozenFile {
+    let mut bytes = Vec::new();
+    Codec::F32.encode_into(values, &mut bytes);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    FrozenFile::new(Held { path: file.path().to_owned(), file: file.into_file() })
+}
+
+/// An offer of a kernel without settings, of which nothing is frozen.
+fn offer_of(kernel: &Kernel) -> JobOffer {
+    JobOffer {
+        job: JobId(1),
+        name: "test".to_owned(),
+        kernel_digest: *kernel.digest(),
+        kernel_bytes: 0,
+        signatures: Vec::new(),
+        settings: Vec::new(),
+        dataset: "fashion-mnist".to_owned(),
+        layout_digest: [0; 32],
+        codec: Codec::F32,
+        seed: 7,
+        calibration_batches: vec![],
+        batch_bounds: (1, 1024),
+        manifest: None,
+        augment: Augment::default(),
+        partition: Partition::Shared,
+        frozen: None,
+    }
+}
+
 /// A model trained by one agent that is its own hub.
 struct Alone {
     trainer: Trainer,
+    /// All of its parameters, and those that it trains.
+    split: Split,
     layout: omnilearn_wire::Layout,
     codec: Codec,
     parameters: Vec<f32>,
@@ -40,32 +74,35 @@ impl Alone {
     }
 
     fn with(model: &str, settings: &[(&str, i64)], codec: Codec, limits: Limits, augment: Augment) -> Alone {
+        Alone::freezing(model, settings, codec, (limits, augment), &[])
+    }
+
+    /// Freezes the parameters whose names begin like one of `frozen`.
+    fn freezing(
+        model: &str,
+        settings: &[(&str, i64)],
+        codec: Codec,
+        (limits, augment): (Limits, Augment),
+        frozen: &[&str],
+    ) -> Alone {
         let kernel = Kernel::open(&component(model)).unwrap();
         let integer =
             |&(name, value): &(&str, i64)| Setting { name: name.to_owned(), value: SettingValue::Integer(value) };
         let settings: Vec<Setting> = settings.iter().map(integer).collect();
         let description = kernel.describe(&settings).unwrap();
         let layout = description.layout().unwrap();
-        let offer = JobOffer {
-            job: JobId(1),
-            name: "test".to_owned(),
-            kernel_digest: *kernel.digest(),
-            kernel_bytes: 0,
-            signatures: Vec::new(),
-            settings,
-            dataset: "fashion-mnist".to_owned(),
-            layout_digest: layout.digest(),
-            codec,
-            seed: 7,
-            calibration_batches: vec![],
-            batch_bounds: (1, 1024),
-            manifest: None,
-            augment,
-            partition: Partition::Shared,
-        };
-        let trainer = Trainer::new(&offer, &kernel, dataset(), Engine::default(), limits).unwrap();
+        let is_frozen = |name: &str| frozen.iter().any(|start| name.starts_with(start));
+        let numbered = (0u32..).zip(layout.parameters());
+        let numbers: Vec<u32> = numbered.filter(|(_, tensor)| is_frozen(&tensor.name)).map(|pair| pair.0).collect();
+        let split = Split::new(layout.clone(), &numbers).unwrap();
         let (parameters, buffers) = initialize(&description, 7);
-        let mut alone = Alone { trainer, layout, codec, parameters, buffers, version: Version(0) };
+        let (parameters, frozen) = split.part(parameters);
+        let (layout_digest, offered) = (layout.digest(), split.offered([0; 32]));
+        let offer = JobOffer { settings, codec, augment, layout_digest, frozen: offered, ..offer_of(&kernel) };
+        let files = JobFiles { dataset: dataset(), frozen: (!frozen.is_empty()).then(|| frozen_file(&frozen)) };
+        let trainer = Trainer::new(&offer, &kernel, files, Engine::default(), limits).unwrap();
+        let layout = split.trained().clone();
+        let mut alone = Alone { trainer, split, layout, codec, parameters, buffers, version: Version(0) };
         alone.ship(1 << 20);
         alone
     }
@@ -394,4 +431,75 @@ fn an_agent_keeps_its_own_parameters_and_moves_half_way_to_the_hubs() {
         let difference = relative_difference(push, &expected);
         assert!(difference < 1e-4, "{difference}");
     }
+}
+
+#[test]
+fn what_is_trained_has_the_gradient_that_it_has_when_nothing_is_frozen() {
+    let settings: &[(&str, i64)] = &[("width", 4)];
+    for (model, settings, frozen) in [
+        ("lenet", &[][..], &["conv"][..]),   // the first layers, as usual
+        ("lenet", &[], &["fc3", "conv2.w"]), // a gradient passes through what is frozen
+        ("resnet", settings, &["conv1", "bn1", "layer1", "layer3"]),
+    ] {
+        let mut whole = Alone::new(model, settings, Codec::F32);
+        let rest = (Limits::default(), Augment::default());
+        let mut part = Alone::freezing(model, settings, Codec::F32, rest, frozen);
+        assert!(part.layout.parameter_elements() < whole.layout.parameter_elements());
+        assert_eq!(part.trainer.stream_bytes(), part.layout.stream_bytes(Codec::F32));
+        let (inputs, targets) = part.trainer.load(part.trainer.dataset.train(), &[0, 1]).unwrap();
+        let gradients = part.trainer.differentiate(inputs, targets, 1).unwrap().gradients;
+        assert_eq!(gradients.len(), part.layout.parameters().len(), "none is computed for a frozen parameter");
+
+        let (gradients, buffers, report) = whole.step(&[(0, 24)]);
+        let (found, found_buffers, found_report) = part.step(&[(0, 24)]);
+        let expected = part.split.part(gradients).0;
+        let difference = relative_difference(&found, &expected);
+        assert!(difference < 1e-6, "{model} without {frozen:?}: {difference}");
+        assert!((found_report.loss - report.loss).abs() < 1e-6);
+        assert_eq!(found_buffers, buffers, "running statistics follow the data, whatever is frozen");
+
+        let work =
+            Evaluate { job: JobId(1), assignment: AssignmentId(2), version: Version(0), start: 0, end: 64, batch: 32 };
+        assert_eq!(part.trainer.evaluate(&work).unwrap(), whole.trainer.evaluate(&work).unwrap());
+    }
+}
+
+#[test]
+fn local_steps_and_a_coarse_codec_leave_frozen_parameters_alone() {
+    let rest = || (Limits::default(), Augment::default());
+    let mut coarse = Alone::freezing("lenet", &[], Codec::Bf16, rest(), &["conv"]);
+    let mut alone = Alone::freezing("lenet", &[], Codec::F32, rest(), &["conv"]);
+    let frozen = |alone: &Alone| alone.trainer.frozen.iter().map(Tensor::to_vec).collect::<Vec<_>>();
+    let before = frozen(&alone);
+    assert_eq!(frozen(&coarse), before, "their values are exact in any codec");
+    coarse.step(&[(0, 8)]);
+    let start = alone.parameters.clone();
+    let local = LocalSteps { steps: 2, learning_rate: 0.05, momentum: 0.0, elastic: None };
+    let change = alone.compute(&[(0, 16)], Computation::Local(local)).0;
+    let end = descended(&mut alone, &[(0, 8), (8, 16)], 0.05);
+    let expected: Vec<f32> = start.iter().zip(&end).map(|(start, end)| start - end).collect();
+    let difference = relative_difference(&change, &expected);
+    assert!(difference < 1e-4, "{difference}");
+    assert_eq!(frozen(&alone), before);
+}
+
+#[test]
+fn frozen_values_that_are_missing_or_too_few_decline_the_job() {
+    let kernel = Kernel::open(&component("mlp")).unwrap();
+    let layout = kernel.describe(&[]).unwrap().layout().unwrap();
+    let split = Split::new(layout.clone(), &[0]).unwrap();
+    let offer = JobOffer { frozen: split.offered([0; 32]), layout_digest: layout.digest(), ..offer_of(&kernel) };
+    let declined = |offer: &JobOffer, frozen| {
+        let files = JobFiles { dataset: dataset(), frozen };
+        Trainer::new(offer, &kernel, files, Engine::default(), Limits::default()).err().unwrap()
+    };
+    assert_eq!(declined(&offer, None), "the values of the frozen parameters are missing");
+    assert!(declined(&offer, Some(frozen_file(&[1.0]))).starts_with("cannot read frozen parameters from "));
+    let wrong = |parameters| {
+        let frozen = offer.frozen.clone().map(|frozen| omnilearn_wire::frozen::Frozen { parameters, ..frozen });
+        JobOffer { frozen, ..offer.clone() }
+    };
+    let reason = declined(&wrong(vec![4]), None);
+    assert_eq!(reason, "the job's frozen parameters: 4 is not the number of another one of the 4 parameters");
+    assert!(declined(&wrong(vec![0, 1, 2, 3]), None).ends_with("nothing is left to train"));
 }

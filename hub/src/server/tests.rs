@@ -720,6 +720,80 @@ async fn weights_that_do_not_fit_the_kernel_are_refused_with_what_to_write() {
 }
 
 #[tokio::test]
+async fn frozen_parameters_are_fetched_once_never_stepped_and_exported_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), None).await;
+    let drawn = hub.submit(&format!("seed = 1\n{KERNEL}")).await.unwrap();
+    let (bytes, drawn_values) = first_values(&hub, drawn.id).await;
+    let keys = format!("seed = 1\n[stop]\nsteps = 3\n[evaluate]\nevery_steps = 100\n{KERNEL}\nfrozen = [\"*.weight\"]");
+    let job = hub.submit(&keys).await.unwrap();
+    let elements = |end: &str| -> usize {
+        drawn_values.iter().filter(|(name, _)| name.ends_with(end)).map(|(_, values)| values.len() / 4).sum()
+    };
+    assert_eq!((job.parameters_frozen, job.parameters), (elements("weight") as u64, elements("") as u64));
+    hub.stop().await;
+
+    let hub = Hub::start(folder.path(), None).await;
+    hub.job_when(job.id, |view| view.state == JobState::Running).await;
+    let mut reader = Agent::connect(&hub, "reader", 1).await;
+    let frozen = reader.offer().await.frozen.unwrap();
+    assert_eq!(frozen.bytes, 4 * elements("weight") as u64);
+    let mut fetched = Vec::new();
+    while (fetched.len() as u64) < frozen.bytes {
+        let (digest, offset) = (frozen.digest, fetched.len() as u64);
+        reader.send(&AgentMessage::FetchData { digest, offset, bytes: 100_000 }).await;
+        let frame = reader.receive().await.unwrap();
+        let HubMessage::DataChunk { bytes, total, .. } = frame::decode(&frame).unwrap() else { panic!("no piece") };
+        assert!(total == frozen.bytes && !bytes.is_empty());
+        fetched.extend_from_slice(bytes);
+    }
+    assert_eq!(crate::digest::sha256(&fetched), frozen.digest);
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let in_order = header.offset_keys().into_iter().filter(|name| name.ends_with(".weight"));
+    assert!(fetched == in_order.flat_map(|name| drawn_values[&name].clone()).collect::<Vec<u8>>());
+    drop(reader);
+
+    let working = tokio::spawn(Agent::connect(&hub, "pi", 2).await.work());
+    let view = hub.job_when(job.id, |view| view.state.is_final()).await;
+    assert_eq!(view.state, JobState::Done);
+    let pushed = view.progress.unwrap().counters["push_bytes"];
+    assert_eq!(pushed, working.await.unwrap() as u64 * 4 * elements("bias") as u64);
+    let exported = hub.call(move |client| {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut client.weights(job.id).unwrap(), &mut bytes).unwrap();
+        bytes
+    });
+    let exported = exported.await;
+    let tensors = safetensors::SafeTensors::deserialize(&exported).unwrap();
+    assert_eq!(tensors.len(), drawn_values.len());
+    for (name, values) in &drawn_values {
+        assert_eq!(tensors.tensor(name).unwrap().data() == values, name.ends_with(".weight"), "{name}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn patterns_of_frozen_parameters_that_fit_none_or_all_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(folder.path(), None).await;
+    for (patterns, expected) in [
+        (
+            "\"head.*\"",
+            "[kernel] frozen: no parameter of the kernel is named as \"head.*\" says; its first are fc1.weight, ",
+        ),
+        (
+            "\"fc1.*\", \"*.weight\", \"*.bias\"",
+            "[kernel] frozen: all 4 parameters are frozen, nothing is left to train",
+        ),
+    ] {
+        let error = hub.submit(&format!("{KERNEL}\nfrozen = [{patterns}]")).await.unwrap_err();
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert!(matches!(error, ClientError::Refused { status: 422, .. }));
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
 async fn an_upload_that_is_too_long_or_no_weights_leaves_nothing() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let folder = tempfile::tempdir().unwrap();

@@ -97,7 +97,7 @@ impl Folder {
             Err(TryLockError::Error(cause)) => return Err(io(&path)(cause)),
         }
         lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{holder}")).map_err(io(&path))?;
-        for folder in ["weights", "given-weights", "kernels"] {
+        for folder in ["weights", "given-weights", "kernels", "frozen"] {
             let folder = directory.join(folder);
             std::fs::create_dir_all(&folder).map_err(io(&folder))?;
         }
@@ -122,6 +122,10 @@ impl Folder {
 
     pub(super) fn given_weights(&self) -> PathBuf {
         self.directory.join("given-weights")
+    }
+
+    pub(super) fn frozen(&self) -> PathBuf {
+        self.directory.join("frozen")
     }
 
     pub(super) fn kernel(&self, digest: &[u8; 32]) -> PathBuf {

@@ -68,6 +68,7 @@ fn job(id: u64, state: JobState) -> JobView {
         dataset: "mnist".into(),
         train_samples: 60_000,
         parameters: 10,
+        parameters_frozen: 0,
         progress: None,
     }
 }

@@ -20,8 +20,19 @@ pub(crate) fn component(name: &str) -> Option<PathBuf> {
 }
 
 fn run(fleet: &Fleet, component: &Path, mode: &str, more: &str) -> Option<(Summary, Outcome, Records)> {
+    run_of(fleet, component, "", mode, more)
+}
+
+/// With keys of the kernel, such as what is frozen.
+fn run_of(
+    fleet: &Fleet,
+    component: &Path,
+    kernel: &str,
+    mode: &str,
+    more: &str,
+) -> Option<(Summary, Outcome, Records)> {
     let text = format!(
-        "dataset = \"fashion-mnist\"\nseed = 5\nkernel.path = {:?}\n[training]\nmode = \"{mode}\"\nglobal_batch = 64\n[optimizer]\n\
+        "dataset = \"fashion-mnist\"\nseed = 5\nkernel.path = {:?}\n{kernel}\n[training]\nmode = \"{mode}\"\nglobal_batch = 64\n[optimizer]\n\
          learning_rate = 0.01\nmomentum = 0.0\n[evaluate]\nevery_steps = 1000\n[fleet]\nwait_for_agents = {}\n{more}",
         component.display().to_string(),
         fleet.agents.len(),
@@ -89,4 +100,19 @@ fn equal_seeds_give_equal_parameters_also_in_asp() {
         assert_eq!(outcome.parameters, again.parameters);
         assert_eq!(records.0, records_again.0);
     }
+}
+
+#[test]
+fn frozen_parameters_are_no_part_of_a_stream_and_the_others_learn() {
+    let Some(lenet) = component("lenet") else { return };
+    let more = "[stop]\nsteps = 30\n";
+    let frozen = "kernel.frozen = [\"conv*\"]";
+    let fleet = fleet(&[70.0, 160.0, 410.0]);
+    let Some((_, whole, _)) = run(&fleet, &lenet, "bsp", more) else { return };
+    let Some((_, outcome, records)) = run_of(&fleet, &lenet, frozen, "bsp", more) else { return };
+    let elements = |outcome: &Outcome| outcome.parameters.parameters.iter().map(|block| block.len()).sum::<usize>();
+    let convolutions = 6 * 25 + 6 + 16 * 6 * 25 + 16;
+    assert_eq!(elements(&whole) - elements(&outcome), convolutions);
+    let losses = losses(&records);
+    assert!(losses[29] < losses[0], "{losses:?}");
 }

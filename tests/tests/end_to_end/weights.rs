@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use omnilearn_agent::config::default_cache;
 use omnilearn_hub::client::ClientError;
 use omnilearn_hub::export;
+use omnilearn_hub::view::JobView;
 use omnilearn_tests::cluster::Cluster;
 use omnilearn_tests::component_path;
 use safetensors::SafeTensors;
@@ -88,6 +90,58 @@ fn running_means_are_continued_too_and_a_new_head_is_drawn() {
     let body = || trained.iter().filter(|(name, _)| !name.starts_with("fc."));
     assert_eq!(body().count(), tuned.len() - 2);
     assert!(body().all(|(name, values)| tuned[name] == *values));
+}
+
+#[test]
+fn a_model_is_fine_tuned_with_its_first_layers_frozen() {
+    if !super::has_data() {
+        return;
+    }
+    let mut cluster = Cluster::start().unwrap();
+    let key = cluster.key().to_owned();
+    for name in ["a", "b"] {
+        // Each with a cache of its own, so that each has to fetch.
+        let cache = cluster.folder().join(name).display().to_string();
+        let data = default_cache().join("datasets").display().to_string();
+        let arguments = ["--device", "cpu", "--trust", &key, "--data", &data, "--cache", &cache];
+        cluster.add_agent_with(name, &arguments).unwrap();
+    }
+    let first = cluster.submit("lenet", &job(1, "", 0.03, 20, 2)).unwrap();
+    let whole = cluster.wait_done(first).unwrap();
+    let trained = cluster.weights(first).unwrap();
+    export::weights(&cluster.client, first, &cluster.folder().join("model.safetensors")).unwrap();
+
+    let keys = format!("{FROM_EXPORT}\nfrozen = [\"conv*\", \"fc1.*\"]");
+    let second = cluster.submit("lenet", &job(2, &keys, 0.03, 20, 2)).unwrap();
+    let tuned = cluster.wait_done(second).unwrap();
+    let is_frozen = |name: &str| name.starts_with("conv") || name.starts_with("fc1.");
+    let after = cluster.weights(second).unwrap();
+    assert_eq!(after.len(), trained.len());
+    for (name, values) in &trained {
+        assert_eq!(after[name] == *values, is_frozen(name), "{name}");
+    }
+    let elements = |wanted: bool| -> u64 {
+        let tensors = trained.iter().filter(|(name, _)| is_frozen(name) == wanted);
+        tensors.map(|(_, (_, values))| values.len() as u64).sum()
+    };
+    assert_eq!((tuned.parameters_frozen, tuned.parameters), (elements(true), elements(true) + elements(false)));
+    // Twenty rounds of two agents: the bytes are those of what is trained, and of nothing else.
+    let pushed = |view: &JobView| view.progress.as_ref().unwrap().counters["push_bytes"];
+    assert_eq!(pushed(&tuned), 20 * 2 * 4 * elements(false));
+    assert_eq!(pushed(&whole), 20 * 2 * 4 * (elements(true) + elements(false)));
+    for agent in cluster.agents.values() {
+        let fetched = agent.output().matches("fetched a file from the hub").count();
+        assert_eq!(fetched, 1, "the frozen parameters come once");
+    }
+
+    // A single agent takes the same steps: what the two made of their frozen values agrees.
+    drop(cluster.agents.remove("b"));
+    let third = cluster.submit("lenet", &job(2, &keys, 0.03, 20, 1)).unwrap();
+    cluster.wait_done(third).unwrap();
+    for (name, (_, values)) in cluster.weights(third).unwrap() {
+        let difference = values.iter().zip(&after[&name].1).map(|(one, two)| (one - two).abs()).fold(0.0, f32::max);
+        assert!(difference < 1e-4, "{name}: {difference}");
+    }
 }
 
 fn refusal(cluster: &Cluster, kernel: &str) -> String {

@@ -263,6 +263,7 @@ pub(super) fn offer() -> JobOffer {
         manifest: None,
         augment: Augment::default(),
         partition: Partition::Shared,
+        frozen: None,
     }
 }
 

@@ -34,8 +34,9 @@ pub const SHARED_STREAM_BYTES_MAX: u64 = 4 << 20;
 /// Messages of agents that wait for the job task. When full, connections stop reading, so that TCP slows their agents down.
 pub const INBOX: usize = 64;
 
-/// Bytes of gradients among them. Likewise when full.
-pub const INBOX_CHUNK_BYTES: usize = 2 << 20;
+/// Bytes of gradients among them, room for one of the longest pieces. Likewise when full. It counts in full against the memory that a
+/// hub may have beside its models, and twice as much is no faster.
+pub const INBOX_CHUNK_BYTES: usize = 1 << 20;
 
 /// Requests of the HTTP interface that wait for the job task. When full, requests wait.
 pub const REQUESTS: usize = 32;

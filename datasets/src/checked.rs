@@ -58,7 +58,7 @@ impl Checked {
 
 /// A suffix that nobody else uses: random, since agents in containers that share a cache all have the same process id. The
 /// standard library seeds its hash maps from the operating system.
-pub(crate) fn unique() -> String {
+pub fn unique() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("{:016x}", std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), number))

@@ -22,7 +22,7 @@ mod split;
 mod statistics;
 
 pub use augment::Augmenter;
-pub use checked::Checked;
+pub use checked::{Checked, unique};
 pub use dataset::{Dataset, Part, Samples};
 pub use error::DatasetError;
 pub use fit::{Fit, FitError, Need, Needs, Outline};

@@ -201,7 +201,7 @@ impl HubClient {
         if bytes > GIVEN_WEIGHTS_BYTES_MAX {
             return Err(ClientError::TooLong { path: path.to_owned(), bytes });
         }
-        let digest = digest::to_hex(&digest::sha256_of(&file).map_err(unreadable)?);
+        let digest = digest::to_hex(&omnilearn_datasets::digest_of(&file).map_err(unreadable)?);
         let known: Result<WeightsAccepted, ClientError> = self.get(&format!("/api/v1/weights/{digest}"));
         let accepted = match known {
             Err(ClientError::Refused { status: 404, .. }) => {

@@ -1,26 +1,10 @@
 //! SHA-256 digests as text, and secrets compared without a hint from timing.
 
-use std::io::Read;
-
 use sha2::{Digest, Sha256};
 
 /// SHA-256 of some bytes.
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
-}
-
-/// SHA-256 of everything that a reader gives, without holding it.
-pub(crate) fn sha256_of(mut reader: impl Read) -> std::io::Result<[u8; 32]> {
-    const PIECE: usize = 256 << 10;
-    let (mut digest, mut piece) = (Sha256::new(), vec![0; PIECE]);
-    loop {
-        match reader.read(&mut piece) {
-            Ok(0) => return Ok(digest.finalize().into()),
-            Ok(read) => digest.update(&piece[..read]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// As 64 hexadecimal digits.

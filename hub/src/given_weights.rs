@@ -8,8 +8,6 @@ use half::f16;
 use omnilearn_wire::Codec;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use crate::digest;
-
 /// Elements that are read and converted at a time.
 const PIECE_ELEMENTS: usize = 64 << 10;
 
@@ -128,7 +126,7 @@ impl GivenWeights {
     /// [`GivenWeightsError::Damaged`] if it is not.
     pub(crate) fn verify(&mut self) -> Result<(), GivenWeightsError> {
         self.file.rewind()?;
-        match digest::sha256_of(&self.file)? == self.digest {
+        match omnilearn_datasets::digest_of(&self.file)? == self.digest {
             true => Ok(()),
             false => Err(GivenWeightsError::Damaged),
         }
@@ -199,6 +197,7 @@ fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::digest;
 
     /// A file made of tensors: name, element type, shape, bytes.
     pub(crate) fn file(tensors: &[(&str, Dtype, &[usize], Vec<u8>)]) -> Vec<u8> {

@@ -147,6 +147,6 @@ impl OfflineJob {
 fn open_weights(path: &Path) -> Result<GivenWeights, OfflineError> {
     let what = "the weights ([kernel] weights)";
     let unreadable = |cause| OfflineError::File { what, path: path.to_owned(), cause };
-    let digest = std::fs::File::open(path).and_then(digest::sha256_of).map_err(unreadable)?;
+    let digest = std::fs::File::open(path).and_then(omnilearn_datasets::digest_of).map_err(unreadable)?;
     Ok(GivenWeights::open(path.to_owned(), digest)?)
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use omnilearn_hub_core::cursor::cut;
 use omnilearn_hub_core::{Now, Snapshot};
 use omnilearn_wire::AssignmentId;
-use omnilearn_wire::message::{CalibrationPoint, Computation, Evaluate, JobReady, Machine, Span, Train};
+use omnilearn_wire::message::{CalibrationPoint, Computation, Evaluate, JobReady, Machine, Train};
 
 use crate::fleet::AgentSpec;
 use crate::noise;
@@ -119,16 +120,6 @@ impl VirtualAgent {
     }
 }
 
-/// Leaves the first so many positions.
-fn cut(spans: &mut Vec<Span>, samples: u32) {
-    let mut left = samples;
-    spans.retain_mut(|span| {
-        span.end = span.end.min(span.start.saturating_add(left));
-        left -= span.len();
-        !span.is_empty()
-    });
-}
-
 impl AgentSpec {
     /// X at a time and epoch: that of the last change that has come, in samples per second.
     pub(crate) fn speed(&self, now: Now, epoch: f64) -> f64 {
@@ -158,7 +149,7 @@ impl AgentSpec {
                 let exact_s = f64::from(compute_s) / noise::factor(self.noise, seed, parts);
                 let done = (exact_s - self.overhead_s) * self.speed(now, epoch);
                 *samples = (done as u32).clamp(1, (*samples).max(1));
-                cut(&mut work.spans, *samples);
+                (work.spans, _) = cut(std::mem::take(&mut work.spans), *samples);
                 work.computation = Computation::Gradient;
                 1
             }

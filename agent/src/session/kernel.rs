@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use omnilearn_datasets::unique;
 use omnilearn_kernel_host::to_hex;
 use omnilearn_wire::limits::KERNEL_BYTES_MAX;
 use omnilearn_wire::message::JobOffer;
@@ -33,7 +34,7 @@ pub struct CacheError {
 /// [`CacheError`] if a file cannot be made and removed again.
 pub fn writable(cache: &Path) -> Result<(), CacheError> {
     let folder = KernelStore::new(cache).folder;
-    let probe = folder.join(format!(".write-test-{}-{:x}", std::process::id(), unique()));
+    let probe = folder.join(format!(".write-test-{}", unique()));
     let attempt = || {
         std::fs::create_dir_all(&folder)?;
         std::fs::write(&probe, b"omnilearn")?;
@@ -70,21 +71,13 @@ impl KernelStore {
     pub(super) fn store(&self, digest: &[u8; 32], kernel: &[u8]) {
         let path = self.path(digest);
         // Agents that share a folder write files of their own, and the last rename wins with the same content.
-        let temporary = path.with_extension(format!("{:016x}.tmp", unique()));
+        let temporary = path.with_extension(format!("{}.tmp", unique()));
         let result = std::fs::write(&temporary, kernel).and_then(|()| std::fs::rename(&temporary, &path));
         if let Err(cause) = result {
             warn!(path = %path.display(), %cause, "cannot keep the kernel");
             let _ = std::fs::remove_file(&temporary); // perhaps it was never made
         }
     }
-}
-
-/// A number that no other file has in its name: random, since agents in containers that share a cache all have the same
-/// process id.
-pub(super) fn unique() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), number)
 }
 
 /// A kernel on its way. What has arrived outlives the connection.

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use omnilearn_datasets::unique;
 use omnilearn_kernel_host::PublicKey;
 
-use super::kernel::unique;
 use crate::config::HubAddress;
 
 /// Begins a new file, for whoever opens it.
@@ -122,7 +122,7 @@ impl KnownHubs {
             text.push('\n');
         }
         text.push_str(&format!("{} {key}\n", self.hub));
-        let temporary = self.file.with_extension(format!("{:016x}.tmp", unique()));
+        let temporary = self.file.with_extension(format!("{}.tmp", unique()));
         let result = write_synced(&temporary, &text).and_then(|()| fs::rename(&temporary, &self.file));
         if result.is_err() {
             let _ = fs::remove_file(&temporary); // perhaps it was never made

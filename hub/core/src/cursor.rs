@@ -37,6 +37,22 @@ pub fn samples_in(spans: &[Span]) -> u32 {
     spans.iter().map(Span::len).sum()
 }
 
+/// Cuts spans after so many samples: those before, and the rest.
+pub fn cut(spans: Vec<Span>, samples: u32) -> (Vec<Span>, Vec<Span>) {
+    let (mut head, mut rest, mut missing) = (Vec::new(), Vec::new(), samples);
+    for span in spans {
+        let middle = span.start.saturating_add(missing).min(span.end);
+        missing -= middle - span.start;
+        let parts = [(&mut head, Span { end: middle, ..span }), (&mut rest, Span { start: middle, ..span })];
+        for (list, part) in parts {
+            if !part.is_empty() {
+                list.push(part);
+            }
+        }
+    }
+    (head, rest)
+}
+
 impl Cursor {
     /// At the first position of epoch 0 of a training set.
     pub fn new(samples: u32) -> Cursor {
@@ -147,6 +163,18 @@ mod tests {
 
     fn span(epoch: u32, start: u32, end: u32) -> Span {
         Span { epoch, start, end }
+    }
+
+    #[test]
+    fn spans_are_cut_after_a_number_of_samples() {
+        let span = |epoch, start, end| Span { epoch, start, end };
+        let spans = vec![span(0, 10, 14), span(0, 20, 22), span(1, 0, 5)];
+        assert_eq!(
+            cut(spans.clone(), 3),
+            (vec![span(0, 10, 13)], vec![span(0, 13, 14), span(0, 20, 22), span(1, 0, 5)])
+        );
+        assert_eq!(cut(spans.clone(), 6), (vec![span(0, 10, 14), span(0, 20, 22)], vec![span(1, 0, 5)]));
+        assert_eq!(cut(spans.clone(), 11), (spans, vec![]));
     }
 
     #[test]

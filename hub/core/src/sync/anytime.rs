@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use omnilearn_wire::AgentId;
-use omnilearn_wire::message::{Computation, Span};
+use omnilearn_wire::message::Computation;
 
 use super::round::RoundPlan;
 use crate::cursor::Which;
@@ -53,38 +53,5 @@ impl RoundPlan for Anytime {
     /// Not the batcher's to set.
     fn local_batch(&self, _state: &State, agent: AgentId) -> Option<u32> {
         self.done.get(&agent).copied()
-    }
-}
-
-/// Cuts spans after so many samples.
-pub(super) fn cut(spans: Vec<Span>, samples: u32) -> (Vec<Span>, Vec<Span>) {
-    let (mut head, mut rest, mut missing) = (Vec::new(), Vec::new(), samples);
-    for span in spans {
-        let middle = span.start.saturating_add(missing).min(span.end);
-        missing -= middle - span.start;
-        let parts = [(&mut head, Span { end: middle, ..span }), (&mut rest, Span { start: middle, ..span })];
-        for (list, part) in parts {
-            if !part.is_empty() {
-                list.push(part);
-            }
-        }
-    }
-    (head, rest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_are_cut_after_a_number_of_samples() {
-        let span = |epoch, start, end| Span { epoch, start, end };
-        let spans = vec![span(0, 10, 14), span(0, 20, 22), span(1, 0, 5)];
-        assert_eq!(
-            cut(spans.clone(), 3),
-            (vec![span(0, 10, 13)], vec![span(0, 13, 14), span(0, 20, 22), span(1, 0, 5)])
-        );
-        assert_eq!(cut(spans.clone(), 6), (vec![span(0, 10, 14), span(0, 20, 22)], vec![span(1, 0, 5)]));
-        assert_eq!(cut(spans.clone(), 11), (spans, vec![]));
     }
 }

@@ -7,12 +7,11 @@ use std::fmt::Debug;
 
 use omnilearn_wire::{AgentId, AssignmentId};
 
-use super::anytime::cut;
 use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
 use crate::Now;
 use crate::action::{Action, Level};
 use crate::buffers;
-use crate::cursor::{Which, samples_in};
+use crate::cursor::{Which, cut, samples_in};
 use crate::ledger::{Assignment, Closed};
 use crate::push::{PushError, Update};
 use crate::record::{Record, StepRecord};

@@ -1,0 +1,1 @@
+//! MQTT for hub and agent.

@@ -108,6 +108,7 @@ fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::R
     let mut job: Table =
         table([("dataset", model.dataset.as_str().into()), ("kernel", table([("path", component.into())]).into())]);
     lay_over(&mut job, &model.job);
+    job.remove("stop"); // the model's own end, which might come first
     lay_over(
         &mut job,
         &table([

@@ -29,6 +29,9 @@ use crate::{datasets, kernels};
 /// Share of the machine's cores that agents get; the rest is for the hub and for us.
 const QUOTA_SHARE: f64 = 0.9;
 
+/// A hub's data sets in its state folder.
+const LIBRARY: &str = "datasets";
+
 /// Longest wait for the hub to listen.
 const HUB_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -44,6 +47,8 @@ pub(crate) struct Kit {
     agent: PathBuf,
     data: PathBuf,
     cache: PathBuf,
+    /// A hub's `datasets` folder, whose data sets every hub that is started has, too.
+    library: Option<PathBuf>,
     limiter: Limiter,
     cores: usize,
     quota_total: f64,
@@ -114,7 +119,23 @@ impl Kit {
         if let Some(notice) = limiter.notice() {
             eprintln!("note: {notice}");
         }
-        Ok(Self { workspace: workspace.clone(), spec, hub, agent, data, cache, limiter, cores, quota_total })
+        Ok(Self {
+            workspace: workspace.clone(),
+            spec,
+            hub,
+            agent,
+            data,
+            cache,
+            library: None,
+            limiter,
+            cores,
+            quota_total,
+        })
+    }
+
+    /// The same, with the data sets in a hub's state folder.
+    pub(crate) fn with_library(self, state: Option<&Path>) -> Self {
+        Self { library: state.map(|state| state.join(LIBRARY)), ..self }
     }
 
     /// The data set.
@@ -135,6 +156,11 @@ impl Kit {
     /// The program `omnilearn-agent`.
     pub(crate) fn agent_program(&self) -> &Path {
         &self.agent
+    }
+
+    /// The component of a kernel.
+    pub(crate) fn component(&self, kernel: &str) -> PathBuf {
+        self.workspace.component(kernel)
     }
 
     /// Sum of the agents' quotas, in cores.
@@ -191,12 +217,13 @@ impl Kit {
         fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
         let state = tempfile::Builder::new().prefix("omnilearn-demo-").tempdir().context("making a state folder")?;
         let port = free_port()?;
+        let hub_state = state.path().join("hub");
+        if let Some(library) = &self.library {
+            fs::create_dir(&hub_state).with_context(|| format!("creating {}", hub_state.display()))?;
+            std::os::unix::fs::symlink(library, hub_state.join(LIBRARY)).context("giving the hub its data sets")?;
+        }
         let mut command = Command::new(&self.hub);
-        command
-            .arg("serve")
-            .args(["--listen", &format!("127.0.0.1:{port}")])
-            .arg("--state")
-            .arg(state.path().join("hub"));
+        command.arg("serve").args(["--listen", &format!("127.0.0.1:{port}")]).arg("--state").arg(hub_state);
         let hub = Process::spawn("the hub", command, &logs.join("hub.log"))?;
         let client = HubClient::new(format!("http://127.0.0.1:{port}"));
         let mut fleet = Fleet { kit: self, quotas, client, agents: Vec::new(), groups: Vec::new(), hub, _state: state };
@@ -239,7 +266,9 @@ impl Fleet<'_> {
             let group = self.kit.limiter.group(&name, quota)?;
             let mut command = group.command(&self.kit.agent, cores);
             command.args(["run", "--hub", &format!("ws://127.0.0.1:{port}"), "--name", &name]);
-            command.arg("--data").arg(&self.kit.data).arg("--cache").arg(&self.kit.cache).args(["--trust", &key]);
+            let folders = [Some(&self.kit.data), self.kit.library.as_ref()];
+            command.args(folders.into_iter().flatten().flat_map(|folder| ["--data".as_ref(), folder.as_os_str()]));
+            command.arg("--cache").arg(&self.kit.cache).args(["--trust", &key]);
             self.groups.push(group);
             self.agents.push(Process::spawn(&name, command, &logs.join(format!("{name}.log")))?);
         }

@@ -7,10 +7,10 @@ use toml::Table;
 
 use super::catalogue::{Catalogue, ModelSpec, Speed, lay_over};
 use super::definition::Definition;
+use super::library::Library;
 use crate::bench::median;
 use crate::demo::{Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
-use crate::workspace::Workspace;
 
 /// About how long each of the two batch sizes is measured. Many periods of a CPU quota, which throttles in bursts.
 const MEASURE_S: f64 = 4.0;
@@ -29,8 +29,8 @@ const GLOBAL_BATCH_DEFAULT: i64 = 256;
 /// # Errors
 /// When something does not build or a process fails, and after an interrupt.
 pub(crate) fn measure(
-    workspace: &Workspace,
-    data: Option<&Path>,
+    kit: &Kit,
+    library: Option<&Library>,
     definitions: &[Definition],
     catalogue: &mut Catalogue,
     interrupt: &Interrupt,
@@ -41,16 +41,16 @@ pub(crate) fn measure(
             .flat_map(|definition| &definition.cases)
             .any(|case| case.models.iter().any(|used| used == name))
     };
-    let kit = Kit::prepare(workspace, data, None, interrupt)?;
     let logs = tempfile::Builder::new().prefix("omnilearn-speed-").tempdir().context("making a folder for logs")?;
     for (name, model) in catalogue.models.iter_mut().filter(|(name, _)| used(name)) {
-        if model.dataset != kit.spec().name {
-            eprintln!("{name}: not measured, its data set {} is not {}", model.dataset, kit.spec().name);
+        let has_data = model.dataset == kit.spec().name || library.is_some_and(|library| library.has(&model.dataset));
+        if !has_data {
+            eprintln!("{name}: not measured, its data set {} is not here", model.dataset);
             continue;
         }
         eprintln!("measuring {name} on one core");
-        let component = workspace.component(&model.kernel);
-        let measured = speed(&kit, &component, model, (1.0, Clock::Cpu), logs.path(), interrupt)?;
+        let component = kit.component(&model.kernel);
+        let measured = speed(kit, &component, model, (1.0, Clock::Cpu), logs.path(), interrupt)?;
         model.speed = Some(measured);
         let Speed { samples_per_s, overhead_s } = measured;
         // As the catalogue has it, so that it can be copied there.

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::calibrate::{self, Clock, steady_s};
 use super::catalogue::Speed;
 use super::csv::Csv;
+use super::library::Library;
 use super::outcome::{Outcome, RowKey};
 use super::plan::{self, PlannedRow};
 use super::simulate::{Simulator, Task};
@@ -22,8 +23,10 @@ use crate::interrupt::Interrupt;
 /// When something does not build or a process fails, and after an interrupt.
 pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &Interrupt) -> anyhow::Result<Rows> {
     let kit = Kit::prepare(run.workspace, arguments.data.as_deref(), None, interrupt)?;
+    let state = run.library.map(Library::state);
+    let kit = kit.with_library(state);
     let program = super::simulator(run.workspace, arguments)?;
-    let simulator = Simulator { workspace: run.workspace, program, data: None, resume: false };
+    let simulator = Simulator { workspace: run.workspace, program, data: None, state, resume: false };
     let planned = plan::rows(run.definition, run.catalogue)?;
     let mut speeds: BTreeMap<(String, u64), Speed> = BTreeMap::new();
     let mut rows = Rows::default();

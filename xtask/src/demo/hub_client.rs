@@ -231,6 +231,8 @@ struct StepRow {
     agent: u32,
     samples: u32,
     staleness: u64,
+    #[serde(default)]
+    wait_s: f64,
     sustained_s: f64,
     #[serde(default)]
     cpu_s: f64,
@@ -278,6 +280,7 @@ impl Records {
                 epoch: (round.epoch.ceil() as u32).saturating_sub(1),
                 batch: row.samples,
                 staleness: row.staleness,
+                wait_s: row.wait_s,
                 sustained_s: row.sustained_s,
                 cpu_s: row.cpu_s,
                 warm_up: row.warm_up,

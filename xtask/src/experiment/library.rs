@@ -23,7 +23,7 @@ const CIFAR10: &str = "cifar-10";
 /// Names the folder with CIFAR-10, where it is not in the cache folder.
 const CIFAR10_VARIABLE: &str = "OMNILEARN_CIFAR10";
 
-/// A text in the catalogue of models: the documentation of this repository, which is wherever this runs.
+/// A text in the catalogue of models: what people wrote in this repository, which is wherever this runs.
 const TEXT: &str = "text";
 
 /// A hub's state folder with data sets in it.
@@ -90,7 +90,7 @@ impl Library {
                     continue;
                 }
             };
-            // The documentation may have changed since; images do not, and take longer.
+            // The repository may have changed since; images do not, and take longer.
             let is_there = there.iter().any(|there| there == name);
             if is_there && name == TEXT {
                 call(&["remove".as_ref(), name.as_ref()])?;
@@ -147,20 +147,35 @@ fn cifar10() -> anyhow::Result<Source> {
     }
 }
 
-/// The documentation, in the order of its names.
+/// Documentation and sources, in the order of their paths.
 fn text(root: &Path) -> anyhow::Result<Source> {
-    let folder = root.join("docs");
-    let entries = fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
-    paths.extend(["README.md", "ARCHITECTURE.md"].map(|name| root.join(name)));
+    let mut paths = Vec::new();
+    collect_text(root, &mut paths)?;
     paths.sort();
     let mut bytes = 0;
     for path in &paths {
         bytes += fs::metadata(path).with_context(|| format!("finding {}", path.display()))?.len();
     }
-    let note = format!("`{TEXT}` is the documentation of this repository, {} files of {bytes} bytes", paths.len());
+    let note = format!(
+        "`{TEXT}` is the documentation and the Rust sources of this repository, {} files of {bytes} bytes",
+        paths.len()
+    );
     Ok(Source { paths, options: &["--kind", "text"], note })
+}
+
+/// Adds the folder's texts, but for what was built, what is hidden and what experiments found out.
+fn collect_text(folder: &Path, paths: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+        let is_left_out = name.starts_with('.') || ["target", "results"].contains(&&*name);
+        if path.is_dir() && !path.is_symlink() && !is_left_out {
+            collect_text(&path, paths)?;
+        } else if path.is_file() && path.extension().is_some_and(|ending| ending == "md" || ending == "rs") {
+            paths.push(path);
+        }
+    }
+    Ok(())
 }
 
 /// `omnilearn-hub dataset …` on a state folder: what it printed.
@@ -200,17 +215,19 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_the_documentation_and_says_how_long_it_is() {
+    fn the_text_is_what_people_wrote_and_says_how_long_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        fs::create_dir(root.join("docs")).unwrap();
-        for (name, text) in
-            [("README.md", "four"), ("ARCHITECTURE.md", "seven77"), ("docs/b.md", "b"), ("docs/c.svg", "")]
-        {
+        for inner in ["docs/results", "hub/src", "target"] {
+            fs::create_dir_all(root.join(inner)).unwrap();
+        }
+        let written = [("README.md", "four"), ("docs/b.md", "b"), ("hub/src/lib.rs", "seven77")];
+        let others = [("docs/c.svg", "c"), ("docs/results/report.md", "r"), ("target/built.rs", "t")];
+        for (name, text) in written.iter().chain(&others) {
             fs::write(root.join(name), text).unwrap();
         }
         let source = text(root).unwrap();
-        assert_eq!(source.paths, ["ARCHITECTURE.md", "README.md", "docs/b.md"].map(|name| root.join(name)));
+        assert_eq!(source.paths, written.map(|(name, _)| root.join(name)));
         assert!(source.note.ends_with("3 files of 12 bytes"), "{}", source.note);
     }
 

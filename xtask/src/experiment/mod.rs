@@ -14,6 +14,7 @@ mod plots;
 mod png;
 mod ratios;
 mod report;
+mod side_by_side;
 mod simulate;
 mod throttled;
 mod write;

@@ -3,21 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::calibrate::{self, Clock, steady_s};
-use super::catalogue::Speed;
+use super::calibrate::{self, steady_s};
+use super::catalogue::{Speed, lay_over};
 use super::csv::Csv;
 use super::library::Library;
 use super::outcome::{Outcome, RowKey};
 use super::plan::{self, PlannedRow};
+use super::side_by_side::{self, Measured};
 use super::simulate::{Simulator, Task};
 use super::write::Run;
 use super::{ExperimentArguments, Rows};
 use crate::bench::median;
-use crate::demo::{Fleet, Job, Kit, RunRecords};
+use crate::demo::{Fleet, Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
 
 /// Runs every row for real, as often as it has seeds, and once more virtually with agents that are as fast as each was
-/// measured to be alone under its quota.
+/// measured to be under its quota, beside the others.
 ///
 /// # Errors
 /// When something does not build or a process fails, and after an interrupt.
@@ -28,7 +29,6 @@ pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &In
     let program = super::simulator(run.workspace, arguments)?;
     let simulator = Simulator { workspace: run.workspace, program, data: None, state, resume: false };
     let planned = plan::rows(run.definition, run.catalogue)?;
-    let mut speeds: BTreeMap<(String, u64), Speed> = BTreeMap::new();
     let mut rows = Rows::default();
     // Policies of one place come one after another, on one fleet, in turns.
     for place in planned.chunk_by(|left, right| left.place() == right.place()) {
@@ -36,22 +36,16 @@ pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &In
         let quotas = quotas(first.cores(), first.case.cores_total.unwrap_or(kit.quota_total()));
         let component = run.workspace.component(&first.model.kernel);
         let logs = run.out.join("logs");
-        let mut agents = Vec::new();
-        for &quota in &quotas {
-            let key = (first.key.model.clone(), quota.to_bits());
-            let speed = match speeds.get(&key) {
-                Some(&speed) => speed,
-                None => {
-                    eprintln!("measuring {} with {quota:.3} cores", first.key.model);
-                    let speed =
-                        calibrate::speed(&kit, &component, first.model, (quota, Clock::Wall), &logs, interrupt)?;
-                    eprintln!("{:.0} samples/s, {:.2} ms a step", speed.samples_per_s, speed.overhead_s * 1000.0);
-                    *speeds.entry(key).or_insert(speed)
-                }
-            };
-            agents.push(speed);
-        }
         let mut fleet = kit.start_fleet_with(quotas, &logs, interrupt)?;
+        eprintln!("measuring {} on {} agents", first.key.model, first.key.agents);
+        let mut keys = first.model.job.clone();
+        lay_over(&mut keys, &first.case.job);
+        let agents = side_by_side::measure(&mut fleet, &component, (first.model, &keys), interrupt)?;
+        for (quota, speed) in fleet.quotas().iter().zip(&agents.speeds) {
+            let overhead_ms = speed.overhead_s * 1000.0;
+            eprintln!("{quota:.3} cores: {:.0} samples/s, {overhead_ms:.2} ms a step", speed.samples_per_s);
+        }
+        eprintln!("the hub answers after {:.2} ms", agents.turn_around_s * 1000.0);
         let real = measured(run, &mut fleet, place, &component, interrupt)?;
         fleet.stop();
         for (row, runs) in place.iter().zip(&real) {
@@ -94,20 +88,20 @@ fn measured(
 fn predicted(
     simulator: &Simulator<'_>,
     row: &PlannedRow<'_>,
-    agents: &[Speed],
+    agents: &Measured,
     component: &Path,
     out: &Path,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Result<BTreeMap<String, f64>, String>> {
     let seed = row.case.seeds.first().copied().unwrap_or(1);
-    let fleet = plan::fleet(
-        seed,
-        agents
-            .iter()
-            .enumerate()
-            .map(|(index, &speed)| plan::agent(index, speed, row.case.noise, Vec::new()))
-            .collect(),
-    )?;
+    // An answer takes two ways.
+    let latency = table([("latency_s", (agents.turn_around_s / 2.0).into())]);
+    let agent = |(index, &speed): (usize, &Speed)| {
+        let mut agent = plan::agent(index, speed, row.case.noise, Vec::new());
+        lay_over(&mut agent, &latency);
+        agent.into()
+    };
+    let fleet = plan::fleet(seed, agents.speeds.iter().enumerate().map(agent).collect())?;
     let folder = out.join("virtual").join(row.key.slug());
     let task = Task { fleet: &fleet, job: &row.job_file(component, seed)?, gradients: "none", oracle: false };
     let figures = simulator.simulate(&folder, &task, interrupt)?;

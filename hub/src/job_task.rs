@@ -534,7 +534,7 @@ impl JobTask {
                 checkpoint = last.elapsed() >= CHECKPOINT_PAUSE;
             }
             Record::Round(round) => tracing::debug!(version = round.version.0, loss = round.loss, "step"),
-            Record::Step(_) | Record::Batches(_) => {} // the core has a notice for a new split
+            Record::Step(_) | Record::Timings(_) | Record::Batches(_) => {} // the core has a notice for a new split
         }
         self.pending.push((active.id, record));
         if self.pending.len() >= STORE_BATCH {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use omnilearn_hub_core::record::Record;
 use omnilearn_hub_core::status::{AgentState, AgentStatus, Phase, Status};
-use omnilearn_wire::message::{Machine, Span};
+use omnilearn_wire::message::{Machine, Span, StepTimings};
 use serde::{Deserialize, Serialize};
 
 /// What became of a job.
@@ -188,6 +188,16 @@ pub struct StepRow {
     pub loss: f64,
     /// In steps.
     pub staleness: u64,
+    /// What the agent measured; nothing where that has not come.
+    #[serde(flatten)]
+    pub timings: Option<TimingsRow>,
+    /// Which samples, as positions of epochs' permutations.
+    pub spans: Vec<Span>,
+}
+
+/// What an agent measured in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimingsRow {
     /// Idle time before the assignment, in seconds.
     pub wait_s: f64,
     /// Reading samples, in seconds.
@@ -208,8 +218,23 @@ pub struct StepRow {
     pub sustained_s: f64,
     /// Whether the step is not representative.
     pub warm_up: bool,
-    /// Which samples, as positions of epochs' permutations.
-    pub spans: Vec<Span>,
+}
+
+impl From<&StepTimings> for TimingsRow {
+    fn from(timings: &StepTimings) -> TimingsRow {
+        TimingsRow {
+            wait_s: seconds(timings.wait_s),
+            load_s: seconds(timings.load_s),
+            compute_s: seconds(timings.compute_s),
+            encode_s: seconds(timings.encode_s),
+            send_s: seconds(timings.send_s),
+            cpu_s: seconds(timings.cpu_s),
+            throttled_s: seconds(timings.throttled_s),
+            quota_cores: timings.quota_cores.map(seconds),
+            sustained_s: seconds(timings.sustained_s() as f32),
+            warm_up: timings.warm_up,
+        }
+    }
 }
 
 /// One new version.
@@ -449,33 +474,27 @@ impl From<&Status> for Progress {
 }
 
 impl RecordPage {
-    /// Adds a record under its number.
+    /// Adds a record under its number; late timings go to their step, if it is on this page.
     pub fn push(&mut self, id: u64, record: &Record) {
         match record {
-            Record::Step(step) => {
-                let timings = &step.timings;
-                self.steps.push(StepRow {
-                    id,
-                    wall_s: step.wall_s,
-                    round: step.round,
-                    version: step.version.0,
-                    agent: step.agent.0,
-                    assignment: step.assignment.0,
-                    samples: step.samples,
-                    loss: step.loss.into(),
-                    staleness: step.staleness,
-                    wait_s: seconds(timings.wait_s),
-                    load_s: seconds(timings.load_s),
-                    compute_s: seconds(timings.compute_s),
-                    encode_s: seconds(timings.encode_s),
-                    send_s: seconds(timings.send_s),
-                    cpu_s: seconds(timings.cpu_s),
-                    throttled_s: seconds(timings.throttled_s),
-                    quota_cores: timings.quota_cores.map(seconds),
-                    sustained_s: seconds(timings.sustained_s() as f32),
-                    warm_up: timings.warm_up,
-                    spans: step.spans.clone(),
-                });
+            Record::Step(step) => self.steps.push(StepRow {
+                id,
+                wall_s: step.wall_s,
+                round: step.round,
+                version: step.version.0,
+                agent: step.agent.0,
+                assignment: step.assignment.0,
+                samples: step.samples,
+                loss: step.loss.into(),
+                staleness: step.staleness,
+                timings: step.timings.as_ref().map(TimingsRow::from),
+                spans: step.spans.clone(),
+            }),
+            Record::Timings(late) => {
+                let of = |row: &&mut StepRow| (row.agent, row.assignment) == (late.agent.0, late.assignment.0);
+                if let Some(row) = self.steps.iter_mut().rev().find(of) {
+                    row.timings.get_or_insert_with(|| TimingsRow::from(&late.timings));
+                }
             }
             Record::Round(round) => self.rounds.push(RoundRow {
                 id,

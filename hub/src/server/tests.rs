@@ -184,7 +184,7 @@ impl Agent {
             self.send(&AgentMessage::PushChunk { assignment, offset, bytes: chunk }).await;
         }
         let timings = StepTimings { compute_s: 0.01, cpu_s: 0.01, ..StepTimings::default() };
-        let report = StepReport { loss: 1.0, metric_sums: vec![0.0], timings, samples };
+        let report = StepReport { loss: 1.0, metric_sums: vec![0.0], timings: Some(timings), samples };
         self.send(&AgentMessage::PushEnd { assignment, report }).await;
     }
 

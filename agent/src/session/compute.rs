@@ -523,9 +523,11 @@ impl Worker {
             _ if push.unwanted => Event::Dropped(assignment),
             Err(error) => Event::Failed { assignment, error },
             Ok(mut report) => {
-                report.timings.warm_up |= first_step;
-                report.timings.load_s += received.download.as_secs_f32();
-                report.timings.encode_s = (report.timings.encode_s - push.blocked.as_secs_f32()).max(0.0);
+                if let Some(timings) = &mut report.timings {
+                    timings.warm_up |= first_step;
+                    timings.load_s += received.download.as_secs_f32();
+                    timings.encode_s = (timings.encode_s - push.blocked.as_secs_f32()).max(0.0);
+                }
                 match push.finish(report, received, encoded) {
                     Ok(event) => event,
                     Err(error) => Event::Failed { assignment, error },

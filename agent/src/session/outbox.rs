@@ -153,7 +153,7 @@ impl Outbox {
 
 fn close_push(assignment: AssignmentId, end: PushEnd, now: Instant, usage: Usage) -> AgentMessage<'static> {
     let PushEnd { mut report, received, encoded, blocked } = end;
-    let timings = &mut report.timings;
+    let timings = report.timings.get_or_insert_default();
     timings.wait_s = received.wait.unwrap_or_default().as_secs_f32();
     timings.send_s = (now.saturating_duration_since(encoded) + blocked).as_secs_f32();
     timings.cpu_s = usage.cpu.saturating_sub(received.usage.cpu).as_secs_f32();

@@ -391,6 +391,7 @@ impl Trainer {
             ..StepTimings::default()
         };
         let samples = samples as u32; // no more than were assigned
+        let timings = Some(timings);
         Ok(StepReport { loss: gradient.loss, metric_sums: gradient.metric_sums, timings, samples })
     }
 

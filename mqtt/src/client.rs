@@ -1,12 +1,28 @@
 //! A client that stays connected to a broker.
+//!
+//! Packets are those of rumqttc; the loop that carries them is ours. rumqttc's own reads nothing while it writes, so that two
+//! ends that are both busy can wait for each other; it gives up on a write after a fixed time, however slow the link; and a
+//! message over its limit ends the connection, again and again where the message is retained.
+
+mod backoff;
+mod connection;
+mod decoder;
+mod dialing;
+mod packet_size;
+mod queue;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
 
+use self::queue::{Queue, Queued};
 use crate::options::Options;
+
+/// Largest payload of a message that a topic carries unless told otherwise, in bytes.
+pub const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// What a client is.
 #[derive(Clone)]
@@ -19,6 +35,12 @@ pub struct ClientConfig {
     pub probe_topic: String,
     /// Will and first messages of each connection, counted 1, 2, 3, ….
     pub greet: Arc<dyn Fn(u64) -> Greeting + Send + Sync>,
+}
+
+impl fmt::Debug for ClientConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "ClientConfig({} at {})", self.client_id, self.options.broker)
+    }
 }
 
 /// How a connection begins, and how it ends where nobody could say goodbye.
@@ -73,7 +95,7 @@ pub enum ClientState {
     },
     /// Connected, subscribed, and its first messages sent.
     Connected {
-        /// Count of connections, from 1.
+        /// Count of connections, from 1. Attempts that failed count, too.
         connection: u64,
         /// Largest packet that the broker carries, in bytes, header and topic included.
         packet_bytes_max: usize,
@@ -101,76 +123,165 @@ pub enum PublishError {
     Disconnected,
 }
 
+type Handler = dyn Fn(Incoming) + Send + Sync;
+
+/// A filter, and who hears of what matches it.
+struct Subscription {
+    filter: String,
+    qos: Qos,
+    payload_bytes_max: usize,
+    handler: Box<Handler>,
+}
+
+/// What handles and the connection's task share.
+struct Shared {
+    config: ClientConfig,
+    queue: Queue,
+    state: watch::Sender<ClientState>,
+    /// Only ever grows, so that a connection knows what it has subscribed to by a number.
+    subscriptions: Mutex<Vec<Arc<Subscription>>>,
+}
+
+impl Shared {
+    fn subscriptions_from(&self, first: usize) -> Vec<Arc<Subscription>> {
+        let subscriptions = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner);
+        subscriptions.get(first..).unwrap_or_default().to_vec()
+    }
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// A handle on a connection to a broker that is made again whenever it is lost. The connection ends with the last handle.
 #[derive(Clone)]
-pub struct Client {}
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+/// A handle that does not keep the connection, for handlers, which the connection keeps.
+#[derive(Clone)]
+pub(crate) struct WeakClient(Weak<Inner>);
+
+impl WeakClient {
+    pub(crate) fn upgrade(&self) -> Option<Client> {
+        self.0.upgrade().map(|inner| Client { inner })
+    }
+}
 
 impl Client {
-    /// Begins to connect.
-    pub fn start(_config: ClientConfig) -> Client {
-        todo!()
+    /// Begins to connect. Must run within a runtime.
+    pub fn start(config: ClientConfig) -> Client {
+        let (state, _) = watch::channel(ClientState::Connecting { reason: None });
+        let shared = Arc::new(Shared { config, queue: Queue::default(), state, subscriptions: Mutex::default() });
+        let task = tokio::spawn(connection::run(Arc::clone(&shared))).abort_handle();
+        Client { inner: Arc::new(Inner { shared, task }) }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakClient {
+        WeakClient(Arc::downgrade(&self.inner))
+    }
+
+    fn queue(&self) -> &Queue {
+        &self.inner.shared.queue
     }
 
     /// Whether it is connected.
     pub fn state(&self) -> watch::Receiver<ClientState> {
-        todo!()
+        self.inner.shared.state.subscribe()
     }
 
     /// Waits until it is connected; false if it was closed.
     pub async fn connected(&self) -> bool {
-        todo!()
+        let mut state = self.state();
+        let decided = state.wait_for(|state| !matches!(state, ClientState::Connecting { .. })).await;
+        decided.is_ok_and(|state| matches!(*state, ClientState::Connected { .. }))
     }
 
     /// Has `handler` called with every message that matches `filter`, in this connection and in those to come. It runs on the
     /// task that serves the connection, so it must not block. Messages over [`SMALL_BYTES_MAX`] are skipped and reported
     /// once per topic.
-    pub fn subscribe(&self, _filter: &str, _qos: Qos, _handler: impl Fn(Incoming) + Send + Sync + 'static) {
-        todo!()
+    pub fn subscribe(&self, filter: &str, qos: Qos, handler: impl Fn(Incoming) + Send + Sync + 'static) {
+        self.subscribe_large(filter, qos, SMALL_BYTES_MAX, handler);
     }
 
     /// As [`Client::subscribe`], for messages of up to `payload_bytes_max`.
     pub fn subscribe_large(
         &self,
-        _filter: &str,
-        _qos: Qos,
-        _payload_bytes_max: usize,
-        _handler: impl Fn(Incoming) + Send + Sync + 'static,
+        filter: &str,
+        qos: Qos,
+        payload_bytes_max: usize,
+        handler: impl Fn(Incoming) + Send + Sync + 'static,
     ) {
-        todo!()
+        let subscription =
+            Subscription { filter: filter.to_owned(), qos, payload_bytes_max, handler: Box::new(handler) };
+        let shared = &self.inner.shared;
+        shared.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(subscription));
+        shared.queue.nudge();
     }
 
     /// Publishes without waiting for anything.
     ///
     /// # Errors
     /// [`PublishError`].
-    pub fn publish(&self, _message: Message) -> Result<(), PublishError> {
-        todo!()
+    pub fn publish(&self, message: Message) -> Result<(), PublishError> {
+        self.queue().put(Queued { message, qos: Qos::AtLeastOnce, acknowledged: None })
     }
 
     /// Publishes and waits until the broker has the message.
     ///
     /// # Errors
     /// [`PublishError`]; [`PublishError::Disconnected`] where nobody knows whether it has.
-    pub async fn publish_acknowledged(&self, _message: Message) -> Result<(), PublishError> {
-        todo!()
+    pub async fn publish_acknowledged(&self, message: Message) -> Result<(), PublishError> {
+        let (sender, acknowledged) = oneshot::channel();
+        self.queue().put(Queued { message, qos: Qos::AtLeastOnce, acknowledged: Some(sender) })?;
+        acknowledged.await.map_err(|_| PublishError::Disconnected)
     }
 
     /// Waits until there is room for a message.
     pub async fn room(&self) {
-        todo!()
+        self.queue().room().await;
     }
 
     /// Publishes `goodbye`, takes leave of the broker, so that it publishes no will, and ends.
-    pub async fn close(&self, _goodbye: Option<Message>) {
-        todo!()
+    pub async fn close(&self, goodbye: Option<Message>) {
+        self.queue().close(goodbye);
+        let mut state = self.state();
+        // An error means that the task is gone already.
+        state.wait_for(|state| *state == ClientState::Closed).await.map(|_| ()).ok();
+    }
+
+    /// A segment of a stream. Streams send again what is lost, so nobody else has to.
+    pub(crate) fn publish_segment(&self, topic: &str, payload: Bytes) -> Result<(), PublishError> {
+        let message = Message { topic: topic.to_owned(), payload, retain: false };
+        self.queue().put(Queued { message, qos: Qos::AtMostOnce, acknowledged: None })
+    }
+
+    /// Largest payload of a message to `topic`; none while there is no connection.
+    pub(crate) fn payload_bytes_max(&self, topic: &str) -> Option<usize> {
+        self.queue().payload_bytes_max(topic)
+    }
+
+    /// Whether streams may send.
+    pub(crate) fn has_room_for_segments(&self) -> bool {
+        self.queue().has_room_for_segments()
+    }
+
+    /// Waits until streams may send.
+    pub(crate) async fn room_for_segments(&self) {
+        self.queue().room_for_segments().await;
     }
 }
 
-/// Largest payload of a message that a topic carries unless told otherwise, in bytes.
-pub const SMALL_BYTES_MAX: usize = 64 << 10;
-
 impl fmt::Debug for Client {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Client")
+        write!(formatter, "Client({:?})", self.inner.shared.config)
     }
 }

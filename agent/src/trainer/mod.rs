@@ -9,6 +9,7 @@ mod local;
 mod parameters;
 mod pass;
 mod samples;
+mod self_test;
 #[cfg(test)]
 mod tests;
 mod threads;

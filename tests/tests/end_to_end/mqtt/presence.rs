@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use omnilearn_mqtt::address::BrokerUrl;
-use omnilearn_mqtt::client::{Client, ClientConfig, Greeting, Message, Qos};
+use omnilearn_mqtt::client::{Client, ClientConfig};
 use omnilearn_mqtt::options::Options;
-use omnilearn_mqtt::presence::{AgentPresence, HubPresence, PresenceState, Transport};
+use omnilearn_mqtt::presence::{AgentPresence, Announcer, PresenceState, Transport};
 use omnilearn_mqtt::session::SessionMark;
 use omnilearn_mqtt::timings::TimingsFormat;
 use omnilearn_mqtt::topics::Topics;
@@ -16,53 +16,29 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const AGENTS: u64 = 2_000;
 
 /// What a real agent does to be seen, and nothing else.
-fn simulated(broker: &BrokerUrl, topics: &Topics, number: u64) -> Client {
+fn simulated(broker: &BrokerUrl, topics: &Topics, number: u64) -> (Client, Announcer) {
     let name = format!("simulated-{number}");
-    let presence = move |topics: &Topics, name: &str, state, epoch| {
-        let session = SessionMark { process: number + 1, epoch };
-        let presence = AgentPresence {
-            state,
-            session,
-            name: name.to_owned(),
-            version: "0.1.0".to_owned(),
-            transport: Transport::Mqtt,
-            paused: false,
-            timings: TimingsFormat::Json,
-        };
-        Message { topic: topics.agent_presence(name), payload: presence.encode(), retain: true }
+    let presence = AgentPresence {
+        state: PresenceState::Online,
+        session: SessionMark { process: number + 1, epoch: 0 },
+        name: name.clone(),
+        version: "0.1.0".to_owned(),
+        transport: Transport::Mqtt,
+        paused: false,
+        timings: TimingsFormat::Json,
     };
+    let announcer = Announcer::new(topics.clone(), presence);
     let mut options = Options::new(broker.clone());
     options.packet_bytes_max = Some(64 << 10);
-    options.keep_alive = Duration::from_secs(60);
-    let (own_topics, own_name) = (topics.clone(), name.clone());
-    let greet = move |epoch| Greeting {
-        will: Some(presence(&own_topics, &own_name, PresenceState::Offline, epoch)),
-        hello: vec![presence(&own_topics, &own_name, PresenceState::Online, epoch)],
-    };
-    let client = Client::start(ClientConfig {
-        options,
-        client_id: name.clone(),
-        probe_topic: topics.agent_probe(&name),
-        greet: std::sync::Arc::new(greet),
-    });
-    let (answering, topics) = (client.clone(), topics.clone());
-    client.subscribe(&topics.clone().hub_presence(), Qos::AtLeastOnce, move |message| {
-        let is_roll_call = HubPresence::decode(&message.payload)
-            .is_ok_and(|hub| hub.state == PresenceState::Online && !message.retain);
-        if is_roll_call {
-            let (client, answer) = (answering.clone(), presence(&topics, &name, PresenceState::Online, 1));
-            tokio::spawn(async move {
-                tokio::time::sleep(Duration::from_millis(number * 5_000 / AGENTS)).await;
-                client.publish(answer).ok(); // a connection that is lost greets again
-            });
-        }
-    });
-    client
+    let probe_topic = topics.agent_probe(&name);
+    let client = Client::start(ClientConfig { options, client_id: name, probe_topic, greet: announcer.greet() });
+    announcer.watch(&client);
+    (client, announcer)
 }
 
 fn online(cluster: &Cluster) -> usize {
     let agents = cluster.client.agents().unwrap();
-    agents.iter().filter(|agent| agent.presence.as_ref().is_some_and(|presence| presence.online)).count()
+    agents.iter().filter(|agent| agent.presence.as_ref().is_some_and(|presence| presence.state == "online")).count()
 }
 
 fn wait_for_all(cluster: &Cluster, patience: Duration) -> Duration {
@@ -90,7 +66,7 @@ fn a_restarted_hub_knows_two_thousand_agents_within_30_s_on_mosquittos_defaults(
     let mut cluster = Cluster::start_with(&["--mqtt", &url]).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (broker, topics) = (BrokerUrl::parse(&url).unwrap(), Topics::new("omnilearn"));
-    let clients: Vec<Client> = runtime.block_on(async {
+    let clients: Vec<(Client, Announcer)> = runtime.block_on(async {
         let mut clients = Vec::new();
         for number in 0..AGENTS {
             clients.push(simulated(&broker, &topics, number));

@@ -66,7 +66,7 @@ impl Compute for EchoCompute {
 
     fn train(&mut self, _: &Train, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<StepReport, ComputeError> {
         let _ = sink(&self.0); // Break means that nobody wants the rest, and there is none
-        Ok(StepReport { loss: 1.0, metric_sums: vec![1.0], timings: StepTimings::default(), samples: 1 })
+        Ok(StepReport { loss: 1.0, metric_sums: vec![1.0], timings: Some(StepTimings::default()), samples: 1 })
     }
 
     fn evaluate(&mut self, _: &Evaluate) -> Result<Evaluation, ComputeError> {
@@ -139,8 +139,9 @@ async fn hub(listener: TcpListener, stream_bytes: usize, steps: u64) -> Result<(
                 continue;
             }
             AgentMessage::PushEnd { report, .. } => {
-                wait += f64::from(report.timings.wait_s);
-                send_s += f64::from(report.timings.send_s);
+                let timings = report.timings.unwrap_or_default();
+                wait += f64::from(timings.wait_s);
+                send_s += f64::from(timings.send_s);
             }
             AgentMessage::JobReady { .. } => (),
             _ => continue,

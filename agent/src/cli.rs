@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use omnilearn_kernel_host::Limits;
+use omnilearn_mqtt::address::BrokerUrl;
+use omnilearn_mqtt::options::BrokerArgs;
+use omnilearn_mqtt::timings::TimingsFormat;
 use omnilearn_wire::message::Setting;
 
-use crate::config::{AgentConfig, HubAddress, Token, default_name, parse_bytes, sanitize_name};
+use crate::config::{
+    AgentConfig, HubAddress, MqttConfig, Secrets, Sources, TimingsWay, Token, default_name, parse_bytes,
+    private_broker, sanitize_name,
+};
 use crate::device::DeviceChoice;
 use crate::kernel_check::parse_setting;
-use crate::trust::Trust;
 
 const RUN_HELP: &str = "\
 Examples:
@@ -23,6 +28,14 @@ Examples:
       Looks for data sets in a folder of your own and leaves room for others on the machine.
   omnilearn-agent run --hub ws://127.0.0.1:7700 --trust \"$(omnilearn-hub key show)\"
       Runs only kernels that this hub has signed, from the first job on.
+  omnilearn-agent run --hub mqtts://broker.example/lab
+      Trains over a broker, for a box that can reach nothing else. The hub runs with the same --mqtt URL.
+  omnilearn-agent run --hub ws://127.0.0.1:7700 --mqtt mqtt://127.0.0.1:1883 --timings mqtt
+      Trains over a WebSocket, and tells the broker that it is there and what each step took; takes commands
+      of `omnilearn-hub agent pause|resume|limits|reload|self-test NAME`. Training goes on while the broker is away.
+
+Over a broker the agent is known by its name alone: a second one of that name ends. At a broker that asks for
+a login and without --mqtt-user, the agent's name and the hub's token are the login, as the hub's own broker wants it.
 
 Every kernel is signed. Without --trust the agent keeps the key that its hub first comes with, in
 known-hubs in the cache folder, and refuses another one later, as ssh does. With --trust it runs
@@ -53,7 +66,7 @@ Examples:
   omnilearn-agent health /run/omnilearn/health
       For health checks of containers and services, where there is no curl.
 
-Exit codes: 0 the agent is connected to its hub, 1 it is not, or it hangs; 2 bad usage.";
+Exit codes: 0 the agent is connected to its hub, or an operator has paused it; 1 it is not, or it hangs; 2 bad usage.";
 
 /// Trains models for a hub on this machine.
 #[derive(Debug, Parser)]
@@ -145,9 +158,25 @@ pub struct MachineArgs {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The hub, as ws://HOST:PORT.
+    /// The hub, as ws://HOST:PORT, or the broker that it is connected to, as mqtt://BROKER[:PORT][/PREFIX] or mqtts://….
     #[arg(long, value_name = "URL", env = "OMNILEARN_HUB")]
     pub hub: String,
+    /// A broker beside a hub at ws://…, for presence, timings and commands: mqtt://BROKER[:PORT][/PREFIX] or mqtts://….
+    #[arg(long, value_name = "URL", env = "OMNILEARN_MQTT")]
+    pub mqtt: Option<String>,
+    /// How the hub's controller gets what each step took: `push`, with the gradient, or `mqtt`, over the broker alone. With a
+    /// broker, timings are there for others in either case.
+    #[arg(long, value_name = "WAY", default_value = "push", env = "OMNILEARN_TIMINGS")]
+    pub timings: TimingsWay,
+    /// How timings are written at the broker: `json`, or `postcard`, which is smaller.
+    #[arg(long, value_name = "FORMAT", default_value = "json", env = "OMNILEARN_TIMINGS_FORMAT")]
+    pub timings_format: TimingsFormat,
+    /// How often a batch of timings is sent to the broker at most, in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "1", env = "OMNILEARN_TIMINGS_EVERY")]
+    pub timings_every: Duration,
+    /// How to log in at the broker.
+    #[command(flatten)]
+    pub broker: BrokerArgs,
     /// Name of this agent, unique within the hub; by default the host name.
     #[arg(long, env = "OMNILEARN_NAME")]
     pub name: Option<String>,
@@ -171,7 +200,7 @@ pub struct RunArgs {
     /// Longest time that the tensor operations of a batch may take, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "600")]
     pub operation_time_max: Duration,
-    /// Allow a hub on another machine, though the connection is not encrypted.
+    /// Allow a hub or broker on another machine, though the connection is not encrypted.
     #[arg(long)]
     pub insecure: bool,
     /// End when the job is over instead of waiting for the next.
@@ -222,19 +251,14 @@ impl RunArgs {
     /// # Errors
     /// One line that says what is wrong and what to do.
     pub fn config(self, environment_token: Option<String>) -> Result<AgentConfig, String> {
-        let address = HubAddress::parse(&self.hub).map_err(|error| error.to_string())?;
-        let hub = match self.insecure {
-            true => address,
-            false => address.loopback_only().map_err(|error| error.to_string())?,
-        };
-        let token = match (&self.token_file, environment_token) {
-            (Some(file), _) => {
-                let text = std::fs::read_to_string(file)
-                    .map_err(|cause| format!("cannot read the token file {}: {cause}", file.display()))?;
-                Some(Token::new(&text).map_err(|error| format!("{}: {error}", file.display()))?)
-            }
+        let hub = self.address()?;
+        let broker = self.broker_beside(&hub)?;
+        if broker.is_none() && self.timings == TimingsWay::Mqtt {
+            return Err("--timings mqtt needs a broker: add --mqtt mqtt://BROKER".to_owned());
+        }
+        let environment_token = match (&self.token_file, environment_token) {
             (None, Some(text)) => Some(Token::new(&text).map_err(|error| format!("OMNILEARN_TOKEN: {error}"))?),
-            (None, None) => None,
+            _ => None,
         };
         let name = match self.name {
             Some(name) if sanitize_name(&name) != name => {
@@ -243,17 +267,61 @@ impl RunArgs {
             Some(name) => name,
             None => default_name(),
         };
-        let trust = Trust::parse(&self.trust).map_err(|error| error.to_string())?;
+        let broker = broker.map(|broker| (broker, self.broker));
+        let sources = Sources { token_file: self.token_file, environment_token, trust: self.trust, broker };
+        let Secrets { token, trust, broker } = sources.read()?;
+        let mqtt = broker.map(|options| MqttConfig {
+            timings: self.timings,
+            timings_format: self.timings_format,
+            timings_every: self.timings_every,
+            ..MqttConfig::new(options)
+        });
         let kernel_limits = Limits {
             linear_memory_bytes: self.kernel_memory_max,
             kernel_time: self.kernel_time_max,
             host_time: self.operation_time_max,
             ..Limits::default()
         };
-        let (exit_when_done, health_file) = (self.exit_when_done, self.health_file);
-        let config =
-            AgentConfig { name, token, trust, kernel_limits, exit_when_done, health_file, ..AgentConfig::new(hub) };
+        let (exit_when_done, health_file, sources) = (self.exit_when_done, self.health_file, Some(sources));
+        let config = AgentConfig {
+            mqtt,
+            name,
+            token,
+            trust,
+            kernel_limits,
+            exit_when_done,
+            health_file,
+            sources,
+            ..AgentConfig::new(hub)
+        };
         Ok(self.machine.into_config(config))
+    }
+
+    fn address(&self) -> Result<HubAddress, String> {
+        let address = HubAddress::parse(&self.hub).map_err(|error| error.to_string())?;
+        match self.insecure {
+            true => Ok(address),
+            false => address.private_only().map_err(|error| error.to_string()),
+        }
+    }
+
+    /// The broker: that of the hub's address, or of `--mqtt`.
+    fn broker_beside(&self, hub: &HubAddress) -> Result<Option<BrokerUrl>, String> {
+        let beside = match (hub, &self.mqtt) {
+            (HubAddress::Broker(_), Some(_)) => {
+                return Err(
+                    "--hub names a broker already, so --mqtt has no place beside it; leave one of them out".to_owned()
+                );
+            }
+            (HubAddress::Broker(broker), None) => return Ok(Some(broker.clone())),
+            (HubAddress::Socket(_), None) => return Ok(None),
+            (HubAddress::Socket(_), Some(beside)) => beside,
+        };
+        let broker = BrokerUrl::parse(beside).map_err(|error| error.to_string())?;
+        if !self.insecure {
+            private_broker(&broker).map_err(|error| error.to_string())?;
+        }
+        Ok(Some(broker))
     }
 }
 
@@ -287,6 +355,39 @@ mod tests {
         assert!(refused.contains("--insecure") && refused.lines().count() == 1, "{refused}");
         assert!(run(&["--hub", "ws://10.0.0.5:7700", "--insecure"]).is_ok());
         assert!(run(&["--hub", "ws://127.0.0.1:7700"]).is_ok());
+    }
+
+    #[test]
+    fn broker_is_the_hubs_address_or_stands_beside_it() {
+        let over = run(&["--hub", "mqtt://127.0.0.1:1884/lab", "--timings-format", "postcard"]).unwrap();
+        assert!(matches!(&over.hub, HubAddress::Broker(broker) if broker.port() == 1884 && broker.prefix() == "lab"));
+        assert_eq!(over.mqtt.unwrap().timings_format, TimingsFormat::Postcard);
+        let beside = run(&[
+            "--hub",
+            "ws://127.0.0.1:7700",
+            "--mqtt",
+            "mqtt://localhost",
+            "--timings",
+            "mqtt",
+            "--timings-every",
+            "5",
+        ]);
+        let mqtt = beside.unwrap().mqtt.unwrap();
+        assert_eq!((mqtt.timings, mqtt.timings_every), (TimingsWay::Mqtt, Duration::from_secs(5)));
+        assert!(run(&["--hub", "ws://127.0.0.1:7700"]).unwrap().mqtt.is_none());
+        for (arguments, named) in [
+            (&["--hub", "mqtt://10.0.0.5"][..], "--insecure"),
+            (&["--hub", "ws://127.0.0.1:1", "--mqtt", "mqtt://10.0.0.5"], "mqtts://"),
+            (&["--hub", "mqtt://localhost", "--mqtt", "mqtt://localhost"], "--mqtt"),
+            (&["--hub", "ws://127.0.0.1:1", "--mqtt", "ws://127.0.0.1:1"], "ws://127.0.0.1:1"),
+            (&["--hub", "ws://127.0.0.1:1", "--timings", "mqtt"], "--mqtt"),
+            (&["--hub", "ws://127.0.0.1:1", "--timings", "never"], "never"),
+        ] {
+            let error = run(arguments).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+        assert!(run(&["--hub", "mqtt://10.0.0.5", "--insecure"]).is_ok());
+        assert!(run(&["--hub", "mqtts://10.0.0.5"]).is_ok());
     }
 
     #[test]

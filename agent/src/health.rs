@@ -4,6 +4,7 @@
 //! `omnilearn-agent health FILE` reads it. An agent that hangs or is gone stops writing, and its file grows old.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,23 @@ pub enum Health {
         /// The hub's address.
         hub: String,
     },
+    /// Not connected, for an operator wants it so.
+    Paused {
+        /// The hub's address.
+        hub: String,
+    },
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Health::Connected { hub } => write!(formatter, "connected to {hub}"),
+            Health::Waiting { hub } => write!(formatter, "waiting for {hub}"),
+            Health::Paused { hub } => {
+                write!(formatter, "paused; `omnilearn-hub agent resume NAME` sends it back to {hub}")
+            }
+        }
+    }
 }
 
 /// Why an agent is not well.
@@ -83,6 +101,7 @@ impl Health {
         match self {
             Health::Connected { hub } => format!("{CONNECTED} {hub}\n"),
             Health::Waiting { hub } => format!("waiting {hub}\n"),
+            Health::Paused { hub } => format!("paused {hub}\n"),
         }
     }
 
@@ -92,17 +111,18 @@ impl Health {
         match state {
             CONNECTED => Some(Health::Connected { hub }),
             "waiting" => Some(Health::Waiting { hub }),
+            "paused" => Some(Health::Paused { hub }),
             _ => None,
         }
     }
 }
 
-/// Reads an agent's file and returns the hub to which it is connected. `now` is compared with the time at which the file
-/// was written.
+/// Reads an agent's file. Who is connected is well, and so is who was told to pause: starting it again would help nobody. `now` is
+/// compared with the time at which the file was written.
 ///
 /// # Errors
 /// [`Unwell`]
-pub fn check(path: &Path, now: SystemTime) -> Result<String, Unwell> {
+pub fn check(path: &Path, now: SystemTime) -> Result<Health, Unwell> {
     let path_of = || path.to_owned();
     let failed = |cause: std::io::Error| match cause.kind() {
         ErrorKind::NotFound => Unwell::Missing { path: path_of() },
@@ -120,7 +140,7 @@ pub fn check(path: &Path, now: SystemTime) -> Result<String, Unwell> {
         Health::parse(&String::from_utf8_lossy(&bytes)).ok_or_else(|| Unwell::NotHealth { path: path_of() })?;
     match health {
         _ if age > AGE_MAX => Err(Unwell::Silent { path: path_of(), age }),
-        Health::Connected { hub } => Ok(hub),
+        Health::Connected { .. } | Health::Paused { .. } => Ok(health),
         Health::Waiting { hub } => Err(Unwell::Waiting { hub }),
     }
 }
@@ -179,12 +199,15 @@ mod tests {
     #[test]
     fn only_an_agent_that_is_connected_and_writes_is_well() {
         let (_folder, path) = file(&Health::Connected { hub: HUB.to_owned() }.text());
-        assert_eq!(check(&path, now()).unwrap(), HUB);
+        assert_eq!(check(&path, now()).unwrap(), Health::Connected { hub: HUB.to_owned() });
         let later = now() + AGE_MAX + Duration::from_secs(5);
         assert!(matches!(check(&path, later), Err(Unwell::Silent { age, .. }) if age > AGE_MAX));
         let (_folder, path) = file(&Health::Waiting { hub: HUB.to_owned() }.text());
         let error = check(&path, now()).unwrap_err();
         assert!(error.to_string().contains(HUB), "{error}");
+        let paused = Health::Paused { hub: HUB.to_owned() };
+        let (_folder, path) = file(&paused.text());
+        assert_eq!(check(&path, now()).unwrap(), paused);
     }
 
     #[test]

@@ -123,8 +123,8 @@ fn probe(arguments: ProbeArgs) -> ExitCode {
 
 fn tell_health(arguments: &HealthArgs) -> ExitCode {
     match health::check(&arguments.file, std::time::SystemTime::now()) {
-        Ok(hub) => {
-            println!("connected to {hub}");
+        Ok(health) => {
+            println!("{health}");
             ExitCode::SUCCESS
         }
         Err(unwell) => complain(&describe(&unwell), FAILED),

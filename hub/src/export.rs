@@ -97,11 +97,14 @@ impl Tables {
     /// The system's, if a file cannot be written.
     pub fn write(&mut self, page: &RecordPage) -> std::io::Result<u64> {
         for row in &page.steps {
-            let timings = [row.wait_s, row.load_s, row.compute_s, row.encode_s, row.send_s, row.cpu_s, row.throttled_s];
-            let timings = timings.map(|seconds| seconds.to_string()).join(",");
+            let timings = row.timings.as_ref();
+            let times = timings.map(|row| {
+                [row.wait_s, row.load_s, row.compute_s, row.encode_s, row.send_s, row.cpu_s, row.throttled_s]
+            });
+            let times = times.map_or([const { None }; 7], |times| times.map(Some)).map(or_empty).join(",");
             writeln!(
                 self.steps,
-                "{},{},{},{},{},{},{},{},{timings},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{times},{},{},{},{}",
                 row.wall_s,
                 row.round,
                 row.version,
@@ -110,9 +113,9 @@ impl Tables {
                 row.samples,
                 row.loss,
                 row.staleness,
-                or_empty(row.quota_cores),
-                row.sustained_s,
-                row.warm_up,
+                or_empty(timings.and_then(|timings| timings.quota_cores)),
+                or_empty(timings.map(|timings| timings.sustained_s)),
+                timings.map_or_else(String::new, |timings| timings.warm_up.to_string()),
                 view::format_spans(&row.spans),
             )?;
         }

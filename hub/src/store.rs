@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 pub use folder::{DATASETS, StoreError};
 
 use crate::limits::{STORE_INBOX, STORE_RESERVED};
-use crate::view::{self, BatchRow, EvaluationRow, JobState, JobView, RecordPage, RoundRow, StepRow};
+use crate::view::{self, BatchRow, EvaluationRow, JobState, JobView, RecordPage, RoundRow, StepRow, TimingsRow};
 
 type Write = Box<dyn FnOnce(&Connection) -> rusqlite::Result<()> + Send>;
 
@@ -281,10 +281,30 @@ fn write_records(
     let transaction = connection.transaction()?;
     for (job, record) in records {
         let (job, id) = (job.0 as i64, *next_record as i64);
+        if let Record::Timings(late) = record {
+            let times = TimingsRow::from(&late.timings);
+            transaction.prepare_cached(schema::UPDATE_TIMINGS)?.execute(params![
+                job,
+                late.assignment.0 as i64,
+                late.agent.0,
+                times.wait_s,
+                times.load_s,
+                times.compute_s,
+                times.encode_s,
+                times.send_s,
+                times.cpu_s,
+                times.throttled_s,
+                times.quota_cores,
+                times.sustained_s,
+                times.warm_up,
+            ])?;
+            continue;
+        }
         let mut row = RecordPage::default();
         row.push(*next_record, record);
         *next_record += 1;
         for step in &row.steps {
+            let times = step.timings.as_ref();
             transaction.prepare_cached(schema::INSERT_STEP)?.execute(params![
                 id,
                 job,
@@ -296,16 +316,16 @@ fn write_records(
                 step.samples,
                 step.loss,
                 step.staleness as i64,
-                step.wait_s,
-                step.load_s,
-                step.compute_s,
-                step.encode_s,
-                step.send_s,
-                step.cpu_s,
-                step.throttled_s,
-                step.quota_cores,
-                step.sustained_s,
-                step.warm_up,
+                times.map(|times| times.wait_s),
+                times.map(|times| times.load_s),
+                times.map(|times| times.compute_s),
+                times.map(|times| times.encode_s),
+                times.map(|times| times.send_s),
+                times.map(|times| times.cpu_s),
+                times.map(|times| times.throttled_s),
+                times.and_then(|times| times.quota_cores),
+                times.map(|times| times.sustained_s),
+                times.map(|times| times.warm_up),
                 view::format_spans(&step.spans),
             ])?;
         }
@@ -354,6 +374,23 @@ fn write_records(
     transaction.commit()
 }
 
+/// The times of a step, which are all there or all missing.
+fn timings_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<TimingsRow>> {
+    let Some(sustained_s) = row.get(17)? else { return Ok(None) };
+    Ok(Some(TimingsRow {
+        wait_s: row.get(9)?,
+        load_s: row.get(10)?,
+        compute_s: row.get(11)?,
+        encode_s: row.get(12)?,
+        send_s: row.get(13)?,
+        cpu_s: row.get(14)?,
+        throttled_s: row.get(15)?,
+        quota_cores: row.get(16)?,
+        sustained_s,
+        warm_up: row.get(18)?,
+    }))
+}
+
 fn page(connection: &Connection, job: JobId, since: u64, rows: u32, steps: bool) -> rusqlite::Result<RecordPage> {
     let key = params![job.0 as i64, since as i64, rows];
     let number = |row: &rusqlite::Row<'_>, index: usize| row.get::<_, i64>(index).map(|value| value as u64);
@@ -371,16 +408,7 @@ fn page(connection: &Connection, job: JobId, since: u64, rows: u32, steps: bool)
                 samples: row.get(6)?,
                 loss: row.get(7)?,
                 staleness: number(row, 8)?,
-                wait_s: row.get(9)?,
-                load_s: row.get(10)?,
-                compute_s: row.get(11)?,
-                encode_s: row.get(12)?,
-                send_s: row.get(13)?,
-                cpu_s: row.get(14)?,
-                throttled_s: row.get(15)?,
-                quota_cores: row.get(16)?,
-                sustained_s: row.get(17)?,
-                warm_up: row.get(18)?,
+                timings: timings_row(row)?,
                 spans: view::parse_spans(&row.get::<_, String>(19)?),
             })
         })?;

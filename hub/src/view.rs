@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use omnilearn_hub_core::record::Record;
 use omnilearn_hub_core::status::{AgentState, AgentStatus, Phase, Status};
-use omnilearn_wire::message::{Machine, Span};
+use omnilearn_wire::message::{Machine, Span, StepTimings};
 use serde::{Deserialize, Serialize};
 
 /// What became of a job.
@@ -151,20 +151,63 @@ pub struct AgentProgress {
 /// One agent that is connected, or was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentView {
-    /// Its number.
+    /// Its number; 0 for one that is known from the broker only.
     pub id: u32,
     /// Its name.
     pub name: String,
     /// Whether it is connected now.
     pub connected: bool,
-    /// Where it connects from.
+    /// Which way it is connected: `tcp 10.0.0.5:4000` or `mqtt agents/NAME`.
     pub address: Option<String>,
+    /// `websocket` or `mqtt`, where it is connected or says at the broker how it trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// What it says of itself at the broker, where it is known there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence: Option<PresenceView>,
+    /// How many of its steps' timings have come over the broker, where any have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timings: Option<TimingsView>,
     /// Its machine.
     pub machine: Option<Machine>,
     /// Bytes received from it on this connection.
     pub received_bytes: u64,
     /// Bytes sent to it on this connection.
     pub sent_bytes: u64,
+}
+
+/// What an agent says of itself at the broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PresenceView {
+    /// `online`; `offline`; or `unknown`, where it was online when the hub last saw it and has not been heard since the hub was
+    /// away from the broker.
+    pub state: String,
+    /// Whether it was told to pause.
+    pub paused: bool,
+    /// Its version.
+    pub version: String,
+    /// How it sends timings: `json` or `postcard`.
+    pub timings: String,
+}
+
+/// How many steps' timings have come over the broker since the hub started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimingsView {
+    /// Taken.
+    pub received: u64,
+    /// Delivered again.
+    pub duplicates: u64,
+    /// Never delivered.
+    pub lost: u64,
+}
+
+/// The hub at its broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerView {
+    /// The broker's address, with the prefix of topics.
+    pub broker: String,
+    /// Whether the hub is connected to it.
+    pub connected: bool,
 }
 
 /// One accepted update.
@@ -188,6 +231,16 @@ pub struct StepRow {
     pub loss: f64,
     /// In steps.
     pub staleness: u64,
+    /// What the agent measured; nothing where that has not come.
+    #[serde(flatten)]
+    pub timings: Option<TimingsRow>,
+    /// Which samples, as positions of epochs' permutations.
+    pub spans: Vec<Span>,
+}
+
+/// What an agent measured in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimingsRow {
     /// Idle time before the assignment, in seconds.
     pub wait_s: f64,
     /// Reading samples, in seconds.
@@ -208,8 +261,23 @@ pub struct StepRow {
     pub sustained_s: f64,
     /// Whether the step is not representative.
     pub warm_up: bool,
-    /// Which samples, as positions of epochs' permutations.
-    pub spans: Vec<Span>,
+}
+
+impl From<&StepTimings> for TimingsRow {
+    fn from(timings: &StepTimings) -> TimingsRow {
+        TimingsRow {
+            wait_s: seconds(timings.wait_s),
+            load_s: seconds(timings.load_s),
+            compute_s: seconds(timings.compute_s),
+            encode_s: seconds(timings.encode_s),
+            send_s: seconds(timings.send_s),
+            cpu_s: seconds(timings.cpu_s),
+            throttled_s: seconds(timings.throttled_s),
+            quota_cores: timings.quota_cores.map(seconds),
+            sustained_s: seconds(timings.sustained_s() as f32),
+            warm_up: timings.warm_up,
+        }
+    }
 }
 
 /// One new version.
@@ -347,6 +415,9 @@ pub struct Health {
     pub key: String,
     /// Counters since the hub started.
     pub counters: BTreeMap<String, u64>,
+    /// The broker, where the hub has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mqtt: Option<BrokerView>,
 }
 
 /// Spans in one cell of a table, such as `0:100-164 1:0-4`: epoch, first position, one past the last.
@@ -449,33 +520,27 @@ impl From<&Status> for Progress {
 }
 
 impl RecordPage {
-    /// Adds a record under its number.
+    /// Adds a record under its number; late timings go to their step, if it is on this page.
     pub fn push(&mut self, id: u64, record: &Record) {
         match record {
-            Record::Step(step) => {
-                let timings = &step.timings;
-                self.steps.push(StepRow {
-                    id,
-                    wall_s: step.wall_s,
-                    round: step.round,
-                    version: step.version.0,
-                    agent: step.agent.0,
-                    assignment: step.assignment.0,
-                    samples: step.samples,
-                    loss: step.loss.into(),
-                    staleness: step.staleness,
-                    wait_s: seconds(timings.wait_s),
-                    load_s: seconds(timings.load_s),
-                    compute_s: seconds(timings.compute_s),
-                    encode_s: seconds(timings.encode_s),
-                    send_s: seconds(timings.send_s),
-                    cpu_s: seconds(timings.cpu_s),
-                    throttled_s: seconds(timings.throttled_s),
-                    quota_cores: timings.quota_cores.map(seconds),
-                    sustained_s: seconds(timings.sustained_s() as f32),
-                    warm_up: timings.warm_up,
-                    spans: step.spans.clone(),
-                });
+            Record::Step(step) => self.steps.push(StepRow {
+                id,
+                wall_s: step.wall_s,
+                round: step.round,
+                version: step.version.0,
+                agent: step.agent.0,
+                assignment: step.assignment.0,
+                samples: step.samples,
+                loss: step.loss.into(),
+                staleness: step.staleness,
+                timings: step.timings.as_ref().map(TimingsRow::from),
+                spans: step.spans.clone(),
+            }),
+            Record::Timings(late) => {
+                let of = |row: &&mut StepRow| (row.agent, row.assignment) == (late.agent.0, late.assignment.0);
+                if let Some(row) = self.steps.iter_mut().rev().find(of) {
+                    row.timings.get_or_insert_with(|| TimingsRow::from(&late.timings));
+                }
             }
             Record::Round(round) => self.rounds.push(RoundRow {
                 id,

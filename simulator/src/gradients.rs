@@ -16,7 +16,7 @@ use omnilearn_hub_core::config::{ConfigError, Mode};
 use omnilearn_hub_core::{JobConfig, Snapshot, Training};
 use omnilearn_kernel_host::Merge;
 use omnilearn_wire::layout::TensorShape;
-use omnilearn_wire::message::{Evaluate, JobOffer, Span, StepReport, StepTimings, Train};
+use omnilearn_wire::message::{Evaluate, JobOffer, Span, StepReport, Train};
 use omnilearn_wire::{Codec, Layout, Version};
 
 /// Why nothing can be trained for real.
@@ -104,7 +104,7 @@ impl Gradients for NoGradients {
     ) -> Result<StepReport, ComputeError> {
         self.codec.encode_into(&[0.0], stream);
         let samples = work.spans.iter().map(Span::len).sum();
-        Ok(StepReport { loss: 0.0, metric_sums: vec![0.0; self.metrics], timings: StepTimings::default(), samples })
+        Ok(StepReport { loss: 0.0, metric_sums: vec![0.0; self.metrics], timings: None, samples })
     }
 
     fn evaluate(&mut self, work: &Evaluate, _parameters: Option<&Snapshot>) -> Result<Evaluation, ComputeError> {

@@ -568,7 +568,7 @@ impl Simulation<'_> {
         let (now, agent, version) = (self.now, AgentId(index as u32), train.version);
         let actions = match computed {
             Ok(StepReport { loss, metric_sums, .. }) => {
-                let report = StepReport { loss, metric_sums, timings, samples };
+                let report = StepReport { loss, metric_sums, timings: Some(timings), samples };
                 self.timed(|training| {
                     let bytes = stream.len() as u64;
                     let mut actions = training.handle(now, Event::PushBegin { agent, assignment, version, bytes });

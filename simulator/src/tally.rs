@@ -75,7 +75,7 @@ impl Tally {
                 }
                 self.last_evaluation = Some(evaluation.clone());
             }
-            Record::Batches(_) => {}
+            Record::Timings(_) | Record::Batches(_) => {}
         }
     }
 

@@ -138,7 +138,7 @@ impl ScriptedAgent {
 /// A plausible report.
 pub fn report(train: &Train) -> StepReport {
     let timings = StepTimings { compute_s: 0.01, cpu_s: 0.01, ..StepTimings::default() };
-    StepReport { loss: 1.0, metric_sums: vec![0.0], timings, samples: train.samples() }
+    StepReport { loss: 1.0, metric_sums: vec![0.0], timings: Some(timings), samples: train.samples() }
 }
 
 fn no_offer() -> JobOffer {

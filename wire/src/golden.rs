@@ -66,11 +66,13 @@ fn every_agent_message_has_its_bytes() {
         quota_cores: Some(0.25),
         warm_up: true,
     };
-    let report = StepReport { loss: 0.5, metric_sums: vec![8.0], timings, samples: 300 };
+    let report = StepReport { loss: 0.5, metric_sums: vec![8.0], timings: Some(timings), samples: 300 };
     check(
-        AgentMessage::PushEnd { assignment, report },
-        "0681010000003f01000000410000803f0000004000004040000080400000a0400000c0400000e040010000803e01ac02",
+        AgentMessage::PushEnd { assignment, report: report.clone() },
+        "0681010000003f0100000041010000803f0000004000004040000080400000a0400000c0400000e040010000803e01ac02",
     );
+    let report = StepReport { timings: None, ..report };
+    check(AgentMessage::PushEnd { assignment, report }, "0681010000003f010000004100ac02");
     let metric_sums = vec![9.0];
     check(
         AgentMessage::Evaluated { assignment, samples: 50, loss_sum: 0.5, metric_sums },

@@ -426,8 +426,8 @@ pub struct StepReport {
     /// Sums over the samples in the order of the kernel's metrics.
     #[serde(with = "List::<METRICS_MAX>")]
     pub metric_sums: Vec<f32>,
-    /// Phases.
-    pub timings: StepTimings,
+    /// Phases. None: they come over MQTT.
+    pub timings: Option<StepTimings>,
     /// How many of the assignment's samples, from the first on, are behind it: all of them but for [`Computation::Timed`].
     pub samples: u32,
 }

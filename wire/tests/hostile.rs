@@ -67,7 +67,7 @@ fn agent_messages() -> Vec<AgentMessage<'static>> {
     let (job, assignment, version) = (JobId(1), AssignmentId(1 << 40), Version(300));
     let calibration = vec![CalibrationPoint { samples: 16, step_s: 0.1 }; 3];
     let ready = JobReady { train_samples: 1, test_samples: 2, batch_max: None, batch_step: 1, calibration };
-    let report = StepReport { loss: 1.0, metric_sums: vec![1.0; 3], timings: StepTimings::default(), samples: 7 };
+    let report = StepReport { loss: 1.0, metric_sums: vec![1.0; 3], timings: Some(StepTimings::default()), samples: 7 };
     vec![
         AgentMessage::Heartbeat,
         AgentMessage::FetchKernel { digest: [9; 32], offset: u64::MAX },
@@ -309,11 +309,12 @@ proptest! {
     fn agent_messages_of_any_content_survive(
         job: u64, assignment: u64, version: u64, offset: u64, chunk in prop::collection::vec(any::<u8>(), 0..3000),
         loss in -1e30f32..1e30, sums in prop::collection::vec(-1e30f32..1e30, 0..METRICS_MAX), reason in ".{0,80}", warm_up: bool,
-        times in prop::array::uniform7(0f32..1e9), quota_cores in prop::option::of(0f32..100.0), samples: u32,
+        times in prop::array::uniform7(0f32..1e9), quota_cores in prop::option::of(0f32..100.0), samples: u32, timed: bool,
     ) {
         let (job, assignment, version) = (JobId(job), AssignmentId(assignment), Version(version));
         let [wait_s, load_s, compute_s, encode_s, send_s, cpu_s, throttled_s] = times;
         let timings = StepTimings { wait_s, load_s, compute_s, encode_s, send_s, cpu_s, throttled_s, quota_cores, warm_up };
+        let timings = timed.then_some(timings);
         let metric_sums: Vec<f64> = sums.iter().map(|&sum| f64::from(sum)).collect();
         for message in [
             AgentMessage::PushBegin { job, assignment, version, bytes: offset },

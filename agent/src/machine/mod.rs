@@ -4,8 +4,8 @@ mod cgroup;
 mod process_time;
 
 use std::num::NonZeroUsize;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use self::cgroup::Cgroups;
@@ -18,10 +18,17 @@ pub(crate) const QUOTA_AGE_MAX: Duration = Duration::from_millis(50);
 /// Reads what limits this process.
 #[derive(Debug)]
 pub struct Probe {
+    root: PathBuf,
+    found: RwLock<Found>,
+    quota: Mutex<Option<(Instant, Option<f64>)>>,
+}
+
+/// What was found when the probe looked last.
+#[derive(Debug)]
+struct Found {
     cgroups: Cgroups,
     cores: usize,
     machine_memory_bytes: u64,
-    quota: Mutex<Option<(Instant, Option<f64>)>>,
 }
 
 impl Default for Probe {
@@ -33,19 +40,23 @@ impl Default for Probe {
 impl Probe {
     /// Reads `/proc` and the cgroup file systems below `root`, which is `/` but for tests.
     pub fn new(root: &Path) -> Probe {
-        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
-        let allowed = field(&read("proc/self/status"), "Cpus_allowed_list:").map_or(0, |list| count_list(&list));
-        let cores = if allowed > 0 { allowed } else { std::thread::available_parallelism().map_or(1, usize::from) };
-        let machine_memory_bytes = field(&read("proc/meminfo"), "MemTotal:")
-            .and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok())
-            .map_or(0, |kib| kib * 1024);
-        let cgroups = Cgroups::find(&read("proc/self/cgroup"), &read("proc/self/mountinfo"), root);
-        Probe { cgroups, cores, machine_memory_bytes, quota: Mutex::new(None) }
+        Probe { root: root.to_owned(), found: RwLock::new(Found::below(root)), quota: Mutex::default() }
+    }
+
+    /// Looks again for cores, memory and the cgroups of this process, which may have been moved.
+    pub fn look_again(&self) {
+        let found = Found::below(&self.root);
+        *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
+        *self.quota.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn found(&self) -> RwLockReadGuard<'_, Found> {
+        self.found.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cores that the process may run on.
     pub fn cores(&self) -> usize {
-        self.cores
+        self.found().cores
     }
 
     /// CPU quota in cores, if there is one. The tightest of the cgroup and those above it, at most some milliseconds old.
@@ -54,7 +65,7 @@ impl Probe {
         match *known {
             Some((read, quota_cores)) if read.elapsed() < QUOTA_AGE_MAX => quota_cores,
             _ => {
-                let quota_cores = self.cgroups.quota_cores();
+                let quota_cores = self.found().cgroups.quota_cores();
                 *known = Some((Instant::now(), quota_cores));
                 quota_cores
             }
@@ -65,7 +76,7 @@ impl Probe {
     /// cores gives 2.
     pub fn threads(&self) -> NonZeroUsize {
         let quota = self.quota_cores().map_or(usize::MAX, |quota_cores| quota_cores.ceil() as usize);
-        NonZeroUsize::new(self.cores.min(quota)).unwrap_or(NonZeroUsize::MIN)
+        NonZeroUsize::new(self.cores().min(quota)).unwrap_or(NonZeroUsize::MIN)
     }
 
     /// The quota, where it is less than `threads` threads can use.
@@ -75,12 +86,26 @@ impl Probe {
 
     /// Time for which the cgroup has been throttled so far.
     pub fn throttled(&self) -> Duration {
-        self.cgroups.throttled()
+        self.found().cgroups.throttled()
     }
 
     /// Memory that the process may use, in bytes: the tightest cgroup limit, or the machine's.
     pub fn memory_bytes(&self) -> u64 {
-        self.cgroups.memory_bytes().unwrap_or(u64::MAX).min(self.machine_memory_bytes)
+        let found = self.found();
+        found.cgroups.memory_bytes().unwrap_or(u64::MAX).min(found.machine_memory_bytes)
+    }
+}
+
+impl Found {
+    fn below(root: &Path) -> Found {
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        let allowed = field(&read("proc/self/status"), "Cpus_allowed_list:").map_or(0, |list| count_list(&list));
+        let cores = if allowed > 0 { allowed } else { std::thread::available_parallelism().map_or(1, usize::from) };
+        let machine_memory_bytes = field(&read("proc/meminfo"), "MemTotal:")
+            .and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok())
+            .map_or(0, |kib| kib * 1024);
+        let cgroups = Cgroups::find(&read("proc/self/cgroup"), &read("proc/self/mountinfo"), root);
+        Found { cgroups, cores, machine_memory_bytes }
     }
 }
 

@@ -69,6 +69,24 @@ fn tightest_quota_above_holds_and_version_1_is_read() {
 }
 
 #[test]
+fn a_process_that_was_moved_is_found_again() {
+    let root =
+        root(&[STATUS_16, MOUNT_V2, ("proc/self/cgroup", "0::/a\n"), ("sys/fs/cgroup/a/cpu.max", "100000 100000\n")]);
+    let probe = Probe::new(root.path());
+    assert_eq!((probe.cores(), probe.quota_cores()), (16, Some(1.0)));
+    for (path, text) in [
+        ("proc/self/status", "Cpus_allowed_list:\t0-3\n"),
+        ("proc/self/cgroup", "0::/b\n"),
+        ("sys/fs/cgroup/b/cpu.max", "50000 100000\n"),
+    ] {
+        fs::create_dir_all(root.path().join(path).parent().unwrap()).unwrap();
+        fs::write(root.path().join(path), text).unwrap();
+    }
+    probe.look_again();
+    assert_eq!((probe.cores(), probe.quota_cores()), (4, Some(0.5)));
+}
+
+#[test]
 fn container_without_a_cgroup_namespace_sees_its_own_limit() {
     let root = root(&[
         STATUS_16,

@@ -27,8 +27,16 @@ impl Backoff {
     pub(super) fn next_wait(&mut self) -> Duration {
         let bound = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        let share = self.generator.next_u64() as f64 / u64::MAX as f64; // [0, 1]
-        bound.mul_f64(0.5 + 0.5 * share)
+        bound.mul_f64(0.5 + 0.5 * self.share())
+    }
+
+    /// A wait drawn evenly from those up to `longest`, for what many hear of in one instant.
+    pub(super) fn spread(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.share())
+    }
+
+    fn share(&mut self) -> f64 {
+        self.generator.next_u64() as f64 / u64::MAX as f64 // [0, 1]
     }
 
     /// Starts over, after a connection that lasted.

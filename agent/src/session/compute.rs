@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use omnilearn_kernel_host::panic_text;
 use omnilearn_wire::message::{AgentMessage, Evaluate, Failure, JobOffer, JobReady, Machine, StepReport, Train};
 use omnilearn_wire::{AssignmentId, JobId, Version, frame};
+use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::{debug, error, info};
@@ -81,6 +83,29 @@ pub trait ComputeFactory: Send + Sync + 'static {
     /// # Errors
     /// What is missing and what to do, for the hub's operator.
     fn prepare(&self, offer: &JobOffer, kernel: &[u8], hub: &mut dyn HubFiles) -> Result<Prepared, String>;
+
+    /// Looks at the machine again: what it saw may have changed while the process ran.
+    fn look_again(&self) {}
+
+    /// Uses this many compute threads from the next step on, or as many as at the start if none are named. Returns how many
+    /// compute now.
+    ///
+    /// # Errors
+    /// Why it cannot use so many.
+    fn limit_threads(&self, threads: Option<NonZeroUsize>) -> Result<NonZeroUsize, String> {
+        match threads {
+            Some(threads) if threads.get() > 1 => Err(format!("{threads} threads were asked for, and there is one")),
+            _ => Ok(NonZeroUsize::MIN),
+        }
+    }
+
+    /// Trains something small and looks at what training needs; returns what it found. May take seconds.
+    ///
+    /// # Errors
+    /// What is wrong and what to do.
+    fn test_itself(&self) -> Result<Value, String> {
+        Ok(Value::Null)
+    }
 }
 
 /// A job that the agent can work on.
@@ -220,11 +245,20 @@ pub(super) enum Event {
 #[derive(Debug)]
 pub(super) struct PushEnd {
     pub(super) report: StepReport,
+    pub(super) step: Step,
     pub(super) received: Received,
     /// When the last byte was encoded.
     pub(super) encoded: Instant,
     /// How long the compute thread waited for room in the queue to the network.
     pub(super) blocked: Duration,
+}
+
+/// Which step of a job a push belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) job: JobId,
+    pub(super) round: u64,
+    pub(super) version: Version,
 }
 
 /// The compute thread's way to the hub, good for one connection.
@@ -523,9 +557,11 @@ impl Worker {
             _ if push.unwanted => Event::Dropped(assignment),
             Err(error) => Event::Failed { assignment, error },
             Ok(mut report) => {
-                report.timings.warm_up |= first_step;
-                report.timings.load_s += received.download.as_secs_f32();
-                report.timings.encode_s = (report.timings.encode_s - push.blocked.as_secs_f32()).max(0.0);
+                if let Some(timings) = &mut report.timings {
+                    timings.warm_up |= first_step;
+                    timings.load_s += received.download.as_secs_f32();
+                    timings.encode_s = (timings.encode_s - push.blocked.as_secs_f32()).max(0.0);
+                }
                 match push.finish(report, received, encoded) {
                     Ok(event) => event,
                     Err(error) => Event::Failed { assignment, error },
@@ -541,6 +577,7 @@ impl Worker {
 struct Push<'a> {
     uplink: &'a Uplink,
     assignment: AssignmentId,
+    step: Step,
     stream_bytes: u64,
     offset: u64,
     /// Less than a chunk.
@@ -553,11 +590,12 @@ struct Push<'a> {
 
 impl<'a> Push<'a> {
     fn new(uplink: &'a Uplink, work: &Train, stream_bytes: u64) -> Push<'a> {
-        let &Train { job, assignment, version, .. } = work;
+        let &Train { job, assignment, round, version, .. } = work;
         let begin = AgentMessage::PushBegin { job, assignment, version, bytes: stream_bytes };
         let mut push = Push {
             uplink,
             assignment,
+            step: Step { job, round, version },
             stream_bytes,
             offset: 0,
             rest: Vec::new(),
@@ -648,7 +686,7 @@ impl<'a> Push<'a> {
             return Err(ComputeError { failure: Failure::Kernel, message });
         }
         // The wait for room that follows here lies after `encoded` and so is a part of what the writer measures.
-        let end = PushEnd { report, received, encoded, blocked: self.blocked };
+        let end = PushEnd { report, step: self.step, received, encoded, blocked: self.blocked };
         Ok(self.lot(Some(end)).unwrap_or(Event::Dropped(self.assignment)))
     }
 }

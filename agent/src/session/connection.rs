@@ -6,7 +6,6 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use omnilearn_wire::handshake::{self, HandshakeError, Hello, Welcome};
 use omnilearn_wire::limits::{FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, cut_reason};
-use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, Error as SocketError};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -14,17 +13,17 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Message, protocol::CloseFrame};
 
 use super::activity::{Activity, Watched};
-use crate::config::HubAddress;
+use super::route::{BoxedStream, Route, RouteError};
 
-/// How long each step of getting connected may take: name look-up and TCP, WebSocket, handshake.
+/// How long each step of getting connected may take: a stream, WebSocket, handshake.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes that the operating system holds unsent: what a heartbeat may have to wait behind on a slow link.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const UNSENT_BYTES_MAX: u32 = 512 << 10;
+
+/// The WebSocket of a connection, over whatever stream.
+pub(super) type Socket = WebSocketStream<Watched<BoxedStream>>;
 
 /// A connection whose handshake is done.
 pub(super) struct Connection {
-    pub(super) socket: WebSocketStream<Watched<TcpStream>>,
+    pub(super) socket: Socket,
     pub(super) activity: Activity,
     pub(super) protocol: u16,
     pub(super) welcome: Welcome,
@@ -33,8 +32,8 @@ pub(super) struct Connection {
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    #[error("cannot reach the hub: {0}")]
-    Tcp(#[source] std::io::Error),
+    #[error(transparent)]
+    Route(#[from] RouteError),
     #[error("no answer within {} s while {doing}", STEP_TIMEOUT.as_secs())]
     TimeOut { doing: &'static str },
     #[error("the WebSocket handshake failed: {0}")]
@@ -49,6 +48,11 @@ impl DialError {
     /// Whether another attempt is of no use: the hub answered, and its answer will be the same.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, DialError::Handshake(_))
+    }
+
+    /// Whether [`Route::ready`] tells when another attempt is of use.
+    pub(super) fn is_announced(&self) -> bool {
+        matches!(self, DialError::Route(error) if error.is_announced())
     }
 
     /// Whether the hub refused this agent, and not what it speaks.
@@ -70,15 +74,16 @@ fn limits() -> WebSocketConfig {
 }
 
 /// Connects and introduces the agent.
-pub(super) async fn dial(hub: &HubAddress, hello: &Hello) -> Result<Connection, DialError> {
-    let tcp = within("connecting", TcpStream::connect((hub.host(), hub.port()))).await?.map_err(DialError::Tcp)?;
-    // Both are for latency only; a system without them is slower and no less right.
-    let _ = tcp.set_nodelay(true);
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let _ = socket2::SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
+pub(super) async fn dial(route: &Route, hello: &Hello) -> Result<Connection, DialError> {
+    let stream = within("connecting", route.open()).await??;
+    introduce(stream, &route.url(), hello).await
+}
+
+/// Introduces the agent over a stream of any kind.
+pub(super) async fn introduce(stream: BoxedStream, url: &str, hello: &Hello) -> Result<Connection, DialError> {
     let activity = Activity::new();
-    let watched = Watched::new(tcp, activity.clone());
-    let web_socket = tokio_tungstenite::client_async_with_config(hub.url(), watched, Some(limits()));
+    let watched = Watched::new(stream, activity.clone());
+    let web_socket = tokio_tungstenite::client_async_with_config(url, watched, Some(limits()));
     let broken = |cause: SocketError| DialError::WebSocket(Box::new(cause));
     let (mut socket, _) = within("opening the WebSocket", web_socket).await?.map_err(broken)?;
     let greeting = Message::Binary(Bytes::from(handshake::encode_hello(hello)));
@@ -87,7 +92,7 @@ pub(super) async fn dial(hub: &HubAddress, hello: &Hello) -> Result<Connection, 
     Ok(Connection { socket, activity, protocol, welcome })
 }
 
-async fn answer(socket: &mut WebSocketStream<Watched<TcpStream>>) -> Result<(u16, Welcome), DialError> {
+async fn answer(socket: &mut Socket) -> Result<(u16, Welcome), DialError> {
     loop {
         match socket.next().await {
             Some(Ok(Message::Binary(answer))) if answer.len() <= HANDSHAKE_BYTES_MAX => {
@@ -122,4 +127,29 @@ pub(super) fn close_frame(code: CloseCode, mut reason: String) -> CloseFrame {
     let end = (0..=reason.len().min(REASON_BYTES_MAX)).rev().find(|&end| reason.is_char_boundary(end)).unwrap_or(0);
     reason.truncate(end);
     CloseFrame { code, reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use omnilearn_wire::AgentId;
+    use omnilearn_wire::message::Machine;
+
+    use super::*;
+
+    /// All that the session asks of a way to its hub is that bytes go in and come out.
+    #[tokio::test]
+    async fn hub_is_met_over_anything_that_carries_bytes() {
+        let (near, far) = tokio::io::duplex(64);
+        let hub = async {
+            let mut socket = tokio_tungstenite::accept_async(far).await.unwrap();
+            let Some(Ok(Message::Binary(hello))) = socket.next().await else { panic!("no hello") };
+            let welcome = Welcome { agent: AgentId(4), heartbeat_ms: 1000, hub_version: "test".to_owned() };
+            let answer = handshake::encode_welcome(handshake::PROTOCOL_MAX, &welcome);
+            socket.send(Message::Binary(answer.into())).await.unwrap();
+            handshake::decode_hello(&hello).unwrap().1
+        };
+        let hello = Hello { name: "pi".to_owned(), token: None, process: 3, machine: Machine::default() };
+        let (connection, heard) = tokio::join!(introduce(Box::new(near), "ws://hub/agent", &hello), hub);
+        assert_eq!((connection.unwrap().welcome.agent, heard.name.as_str()), (AgentId(4), "pi"));
+    }
 }

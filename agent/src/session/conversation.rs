@@ -8,20 +8,20 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use omnilearn_wire::message::AgentMessage;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::Ended;
-use super::activity::{Activity, Watched};
+use super::activity::Activity;
 use super::compute::{Command, ComputeFactory, ComputeThread, Event, Uplink};
-use super::connection::{self, Connection};
+use super::connection::{self, Connection, Socket};
+use super::orders::Orders;
 use super::outbox::Outbox;
+use super::recorder::Recorder;
 use super::state::{Effect, Session, Violation};
 
 /// Without a sign of life from the hub for this many heartbeat periods the connection is given up.
@@ -32,8 +32,6 @@ const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long answering a close frame, or waiting for the answer, may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
-
-type Socket = WebSocketStream<Watched<TcpStream>>;
 
 /// A connection with everything that it needs.
 pub(super) struct Conversation<'a> {
@@ -77,12 +75,13 @@ impl<'a> Conversation<'a> {
         session: &'a mut Session,
         compute: &'a mut ComputeThread,
         factory: &'a dyn ComputeFactory,
+        recorder: Option<Recorder>,
     ) -> Conversation<'a> {
         let Connection { socket, activity, welcome, .. } = connection;
         let (sink, stream) = socket.split();
         let (uplink, events) = Uplink::new();
         let period = Duration::from_millis(u64::from(welcome.heartbeat_ms)).max(HEARTBEAT_MIN);
-        let outbox = Outbox::default();
+        let outbox = Outbox::new(recorder);
         let shell = Shell {
             stream,
             activity,
@@ -101,14 +100,14 @@ impl<'a> Conversation<'a> {
     }
 
     /// Talks until the connection ends for whatever reason, and closes it as well as it still can.
-    pub(super) async fn run(self, shutdown: &CancellationToken) -> Ended {
+    pub(super) async fn run(self, shutdown: &CancellationToken, orders: &mut watch::Receiver<Orders>) -> Ended {
         let Conversation { mut sink, mut shell } = self;
         let (outbox, factory) = (shell.outbox.clone(), shell.factory);
         let left = {
             let writer = outbox.write(&mut sink, || factory.usage(), false);
             let mut writer = pin!(writer);
             tokio::select! {
-                left = shell.talk(shutdown) => left,
+                left = shell.talk(shutdown, orders) => left,
                 result = &mut writer => match result {
                     Ok(()) => Left::Ended(Ended::Lost { reason: "the connection was closed".to_owned() }),
                     Err(cause) => Left::Broken(cause),
@@ -137,6 +136,7 @@ impl<'a> Conversation<'a> {
             Left::Ended(ended) => {
                 let reason = match &ended {
                     Ended::OnPurpose(end) => end.to_string(),
+                    Ended::Ordered { reason } => (*reason).to_owned(),
                     Ended::Shutdown | Ended::Lost { .. } => "the agent is shutting down".to_owned(),
                 };
                 outbox.control(&AgentMessage::Leaving { reason: reason.clone() });
@@ -162,14 +162,18 @@ impl<'a> Conversation<'a> {
 }
 
 impl Shell<'_> {
-    async fn talk(&mut self, shutdown: &CancellationToken) -> Left {
-        match self.exchange(shutdown).await {
+    async fn talk(&mut self, shutdown: &CancellationToken, orders: &mut watch::Receiver<Orders>) -> Left {
+        match self.exchange(shutdown, orders).await {
             Ok(ended) => Left::Ended(ended),
             Err(left) => left,
         }
     }
 
-    async fn exchange(&mut self, shutdown: &CancellationToken) -> Result<Ended, Left> {
+    async fn exchange(
+        &mut self,
+        shutdown: &CancellationToken,
+        orders: &mut watch::Receiver<Orders>,
+    ) -> Result<Ended, Left> {
         self.session.connected();
         if self.compute.connect(self.uplink.clone()).is_err() {
             return Ok(self.lost("too many messages wait for the compute thread"));
@@ -180,8 +184,9 @@ impl Shell<'_> {
             let room = self.parked.first().map_or(0, needed_room);
             // Every arm is safe to drop: what it waits for stays where it is.
             tokio::select! {
-                biased; // shutdown, heartbeat, results, then traffic
+                biased; // shutdown and orders, heartbeat, results, then traffic
                 () = shutdown.cancelled() => return Ok(Ended::Shutdown),
+                Ok(()) = orders.changed() => return Ok(Ended::Ordered { reason: orders.borrow().reason }),
                 _ = heartbeat.tick() => if let Some(ended) = self.beat() {
                     return Ok(ended);
                 },

@@ -14,17 +14,19 @@ use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 use tracing::{error, trace};
 
 use super::compute::{PushEnd, Usage};
+use super::recorder::Recorder;
 
 /// Two queues: control messages, which go first, and pushes in order. A gradient of any size therefore delays a heartbeat
 /// by one chunk at most.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Outbox(Rc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     queues: RefCell<Queues>,
     filled: Notify,
     last_push_end: Cell<Option<Instant>>,
+    recorder: Option<Recorder>,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +51,12 @@ enum Next {
 }
 
 impl Outbox {
+    /// Nothing waits yet. The recorder gets the timings of every push.
+    pub(super) fn new(recorder: Option<Recorder>) -> Outbox {
+        let (queues, filled, last_push_end) = Default::default();
+        Outbox(Rc::new(Shared { queues, filled, last_push_end, recorder }))
+    }
+
     /// Sends a message before everything that is not one yet.
     pub(super) fn control(&self, message: &AgentMessage<'_>) {
         match frame::encode(message) {
@@ -133,7 +141,7 @@ impl Outbox {
                     sink.flush().await?;
                     let now = Instant::now();
                     self.0.last_push_end.set(Some(now));
-                    let end = close_push(assignment, end, now, usage());
+                    let end = close_push(assignment, end, now, usage(), self.0.recorder.as_ref());
                     dirty = true;
                     match frame::encode(&end) {
                         Ok(frame) => sink.feed(Message::Binary(Bytes::from(frame))).await?,
@@ -151,14 +159,68 @@ impl Outbox {
     }
 }
 
-fn close_push(assignment: AssignmentId, end: PushEnd, now: Instant, usage: Usage) -> AgentMessage<'static> {
-    let PushEnd { mut report, received, encoded, blocked } = end;
-    let timings = &mut report.timings;
+fn close_push(
+    assignment: AssignmentId,
+    end: PushEnd,
+    now: Instant,
+    usage: Usage,
+    recorder: Option<&Recorder>,
+) -> AgentMessage<'static> {
+    let PushEnd { mut report, step, received, encoded, blocked } = end;
+    let timings = report.timings.get_or_insert_default();
     timings.wait_s = received.wait.unwrap_or_default().as_secs_f32();
     timings.send_s = (now.saturating_duration_since(encoded) + blocked).as_secs_f32();
     timings.cpu_s = usage.cpu.saturating_sub(received.usage.cpu).as_secs_f32();
     timings.throttled_s = usage.throttled.saturating_sub(received.usage.throttled).as_secs_f32();
     timings.quota_cores = usage.quota_cores;
     trace!(%assignment, ?timings, "push sent");
+    if let Some(recorder) = recorder {
+        recorder.record(assignment, step, report.samples, timings, now);
+        report.timings = report.timings.filter(|_| recorder.is_with_push());
+    }
     AgentMessage::PushEnd { assignment, report }
+}
+
+#[cfg(test)]
+mod tests {
+    use omnilearn_mqtt::session::SessionMark;
+    use omnilearn_mqtt::timings::{TimingsBatch, TimingsFormat};
+    use omnilearn_wire::message::{StepReport, StepTimings};
+    use omnilearn_wire::{JobId, Version};
+
+    use super::super::compute::{Received, Step};
+    use super::*;
+    use crate::config::TimingsWay;
+
+    fn closed(recorder: Option<&Recorder>) -> Option<StepTimings> {
+        let now = Instant::now();
+        let timings = Some(StepTimings { compute_s: 2.0, ..StepTimings::default() });
+        let end = PushEnd {
+            report: StepReport { loss: 0.5, metric_sums: Vec::new(), timings, samples: 16 },
+            step: Step { job: JobId(7), round: 3, version: Version(2) },
+            received: Received { usage: Usage::default(), download: Default::default(), wait: None },
+            encoded: now,
+            blocked: Default::default(),
+        };
+        match close_push(AssignmentId(5), end, now, Usage::default(), recorder) {
+            AgentMessage::PushEnd { report, .. } => report.timings,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn timings_are_in_the_push_unless_they_come_by_mqtt_and_recorded_where_there_is_a_broker() {
+        assert_eq!(closed(None).unwrap().compute_s, 2.0);
+        for (way, pushed) in [(TimingsWay::Push, Some(2.0)), (TimingsWay::Mqtt, None)] {
+            let recorder = Recorder::new("pi", TimingsFormat::Json, way);
+            assert_eq!(closed(Some(&recorder)).map(|timings| timings.compute_s), pushed);
+            let session = SessionMark { process: 1, epoch: 2 };
+            let batch = TimingsBatch::decode("pi", &recorder.next_batch(session, 4096).unwrap()).unwrap();
+            let step = batch.steps[0];
+            assert_eq!((step.job, step.assignment, step.round, step.version, step.samples), (7, 5, 3, 2, 16));
+            assert_eq!((batch.session, step.seq, step.timings().compute_s), (session, 0, 2.0));
+            recorder.acknowledged();
+            assert!(recorder.is_empty());
+        }
+    }
 }

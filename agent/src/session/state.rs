@@ -1,6 +1,7 @@
 //! What an agent does about each message: a state machine without sockets. Messages and results come in, effects come out.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -110,6 +111,7 @@ pub(super) struct Session {
     store: KernelStore,
     guard: Guard,
     exit_when_done: bool,
+    batch_max: Option<NonZeroU32>,
     job: Option<Job>,
     download: Option<Download>,
     /// The parameters that came last on this connection, until an assignment has used them.
@@ -128,6 +130,7 @@ impl Session {
             store,
             guard,
             exit_when_done,
+            batch_max: None,
             job: None,
             download: None,
             stream: None,
@@ -136,6 +139,17 @@ impl Session {
             jobs_done: 0,
             effects: Vec::new(),
         }
+    }
+
+    /// Whose kernels are run, and the largest batch that is taken, from the next offer on.
+    pub(super) fn obey(&mut self, guard: Guard, batch_max: Option<NonZeroU32>) {
+        self.guard = guard;
+        self.batch_max = batch_max;
+    }
+
+    /// Forgets the job, so that the agent gets ready for it from the start when it is offered again.
+    pub(super) fn abandon(&mut self) -> Option<JobId> {
+        self.job.take().map(|job| job.offer.job)
     }
 
     /// A new connection: the hub offers jobs again and sends parameters from the start. Kernels that arrived in part stay.
@@ -363,7 +377,9 @@ impl Session {
             Event::Prepared { job, result } => {
                 let Some(known) = self.job.as_mut().filter(|known| known.offer.job == job) else { return Ok(()) };
                 match result {
-                    Ok((ready, stream_bytes)) => {
+                    Ok((mut ready, stream_bytes)) => {
+                        let batch_max = self.batch_max.map(NonZeroU32::get);
+                        ready.batch_max = ready.batch_max.into_iter().chain(batch_max).min();
                         debug!(%job, stream_bytes, "ready for the job");
                         known.stream_bytes = Some(stream_bytes);
                         self.effects.push(Effect::MakeRoom(stream_bytes));

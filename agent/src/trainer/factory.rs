@@ -1,14 +1,17 @@
 //! Gets a machine ready for a job.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use omnilearn_kernel_host::{Kernel, Limits};
-use omnilearn_wire::message::{JobOffer, JobReady, Machine};
+use omnilearn_wire::message::{Failure, JobOffer, JobReady, Machine};
+use serde_json::Value;
 use tracing::{debug, info};
 
+use super::self_test::SelfTest;
 use super::threads::Threads;
-use super::{FrozenFile, JobFiles, Trainer, admission};
+use super::{FrozenFile, JobFiles, Trainer, admission, guarded};
 use crate::config::AgentConfig;
 use crate::dataset::Dataset;
 use crate::dataset::cache::DataCache;
@@ -16,7 +19,7 @@ use crate::dataset::fetch::{self, HubFiles};
 use crate::device::{self, Adapter, NoGpu, Selected};
 use crate::engine::{Engine, enter_pool};
 use crate::machine::{Probe, process_cpu_time};
-use crate::session::{ComputeFactory, Prepared, Usage};
+use crate::session::{ComputeError, ComputeFactory, Prepared, Usage};
 
 /// GPUs compute in groups of this many rows, and compile their programs for each batch size: with multiples there are few.
 const GPU_BATCH_STEP: u32 = 16;
@@ -129,5 +132,24 @@ impl ComputeFactory for TrainerFactory {
             calibration: calibration.points,
         };
         Ok(Prepared { compute: Box::new(trainer), ready })
+    }
+
+    fn look_again(&self) {
+        self.probe.look_again();
+    }
+
+    fn limit_threads(&self, threads: Option<NonZeroUsize>) -> Result<NonZeroUsize, String> {
+        self.threads.order(threads).map_err(|error| error.to_string())?;
+        Ok(self.threads.now())
+    }
+
+    fn test_itself(&self) -> Result<Value, String> {
+        let most = self.threads.most();
+        enter_pool(most).map_err(|error| format!("cannot start {most} compute threads: {error}"))?;
+        self.threads.follow_quota();
+        let (engine, threads) = (self.engine.clone(), self.threads.now());
+        let test = SelfTest { engine, threads, data: &self.data, cache: &self.cache };
+        let run = || test.run().map_err(|message| ComputeError { failure: Failure::Device, message });
+        guarded("the self-test", run).map_err(|error| error.message)
     }
 }

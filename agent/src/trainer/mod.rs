@@ -9,6 +9,7 @@ mod local;
 mod parameters;
 mod pass;
 mod samples;
+mod self_test;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -391,6 +392,7 @@ impl Trainer {
             ..StepTimings::default()
         };
         let samples = samples as u32; // no more than were assigned
+        let timings = Some(timings);
         Ok(StepReport { loss: gradient.loss, metric_sums: gradient.metric_sums, timings, samples })
     }
 

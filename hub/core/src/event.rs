@@ -1,6 +1,6 @@
 //! What happens to a job.
 
-use omnilearn_wire::message::{Failure, JobReady, Machine, StepReport};
+use omnilearn_wire::message::{Failure, JobReady, Machine, StepReport, StepTimings};
 use omnilearn_wire::{AgentId, AssignmentId, Version};
 
 /// Something that happened, as the shell saw it. Contents from agents are not trusted.
@@ -52,6 +52,15 @@ pub enum Event<'a> {
         assignment: AssignmentId,
         /// What was measured.
         report: StepReport,
+    },
+    /// The timings of a push whose report had none. They may come before it or after it.
+    Timings {
+        /// Who measured.
+        agent: AgentId,
+        /// The assignment that was timed.
+        assignment: AssignmentId,
+        /// What was measured.
+        timings: StepTimings,
     },
     /// A share of an evaluation.
     Evaluated {

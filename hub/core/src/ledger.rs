@@ -62,6 +62,11 @@ impl Ledger {
         AssignmentId(self.issued)
     }
 
+    /// The last number that was used.
+    pub(crate) fn last_id(&self) -> AssignmentId {
+        AssignmentId(self.issued)
+    }
+
     pub(crate) fn open(&mut self, assignment: Assignment) {
         self.open.insert(assignment.id, assignment);
     }

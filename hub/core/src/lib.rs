@@ -19,6 +19,7 @@ pub mod membership;
 
 mod clock;
 mod evaluation;
+mod late_timings;
 mod ledger;
 mod mode;
 

@@ -42,6 +42,8 @@ pub(crate) struct Member {
     pub(crate) work: Work,
     /// Parameters that the agent has, or that are on their way to it.
     pub(crate) held: Option<Version>,
+    /// The last assignment that was issued to anybody before the agent came.
+    since: AssignmentId,
     failures: u32,
     benched_times: u32,
     missed_times: u32,
@@ -105,7 +107,13 @@ pub(crate) struct Members {
 
 impl Members {
     /// Takes an agent in, or back.
-    pub(crate) fn join(&mut self, agent: AgentId, name: String, machine: Machine, unfit: Option<String>) {
+    pub(crate) fn join(
+        &mut self,
+        (agent, name): (AgentId, String),
+        machine: Machine,
+        unfit: Option<String>,
+        since: AssignmentId,
+    ) {
         let fresh = Member {
             name: String::new(),
             machine: Machine::default(),
@@ -113,6 +121,7 @@ impl Members {
             unfit: None,
             work: Work::Idle,
             held: None,
+            since,
             failures: 0,
             benched_times: 0,
             missed_times: 0,
@@ -123,7 +132,7 @@ impl Members {
         self.connected += usize::from(!member.connected);
         self.fit -= usize::from(member.is_fit());
         (member.name, member.machine, member.unfit) = (name, machine, unfit);
-        (member.connected, member.work, member.held) = (true, Work::Idle, None);
+        (member.connected, member.work, member.held, member.since) = (true, Work::Idle, None, since);
         self.fit += usize::from(member.is_fit());
         self.caught_up(agent);
     }
@@ -171,6 +180,11 @@ impl Members {
         idle.map(|(&agent, _)| agent).collect()
     }
 
+    /// Whether the agent is here, and was when the assignment was issued.
+    pub(crate) fn has_since(&self, agent: AgentId, assignment: AssignmentId) -> bool {
+        self.members.get(&agent).is_some_and(|member| member.connected && member.since < assignment)
+    }
+
     pub(crate) fn set_work(&mut self, agent: AgentId, work: Work) {
         if let Some(member) = self.members.get_mut(&agent) {
             member.work = work;
@@ -213,7 +227,7 @@ impl Members {
     }
 
     /// An update of the agent was accepted.
-    pub(crate) fn accepted(&mut self, agent: AgentId, samples: u32, staleness: u64, timings: &StepTimings) {
+    pub(crate) fn accepted(&mut self, agent: AgentId, samples: u32, staleness: u64) {
         let Some(member) = self.members.get_mut(&agent) else { return };
         (member.failures, member.benched_times, member.missed_times) = (0, 0, 0);
         let figures = &mut member.figures;
@@ -221,6 +235,11 @@ impl Members {
         figures.samples += u64::from(samples);
         figures.staleness = Some(staleness);
         figures.staleness_sum += staleness;
+    }
+
+    /// A step of the agent took so long.
+    pub(crate) fn timed(&mut self, agent: AgentId, timings: &StepTimings) {
+        let Some(Member { figures, .. }) = self.members.get_mut(&agent) else { return };
         let smooth = |figure: &mut Option<f64>, value: f64| {
             if value.is_finite() {
                 *figure = Some(figure.map_or(value, |figure| figure + SMOOTHING * (value - figure)));

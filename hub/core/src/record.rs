@@ -14,6 +14,8 @@ pub enum Record {
     Evaluation(EvaluationRecord),
     /// A new split of the global batch.
     Batches(BatchesRecord),
+    /// What an agent measured in a step that was recorded without.
+    Timings(TimingsRecord),
 }
 
 /// One accepted update. Recorded when it is in the parameters.
@@ -37,10 +39,21 @@ pub struct StepRecord {
     pub metric_sums: Vec<f32>,
     /// Staleness at which it was applied, in steps; 0 in BSP.
     pub staleness: u64,
-    /// What the agent measured.
-    pub timings: StepTimings,
+    /// What the agent measured; none if it has not come yet.
+    pub timings: Option<StepTimings>,
     /// When the push was complete, in seconds since the job started.
     pub wall_s: f64,
+}
+
+/// The timings of one accepted update, where they came later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimingsRecord {
+    /// Who computed it.
+    pub agent: AgentId,
+    /// The assignment.
+    pub assignment: AssignmentId,
+    /// What the agent measured.
+    pub timings: StepTimings,
 }
 
 /// One new version.

@@ -14,13 +14,14 @@ use crate::clock::TrainingClock;
 use crate::config::{EvaluateEvery, JobConfig, Local};
 use crate::cursor::{Which, samples_in};
 use crate::evaluation::Evaluation;
+use crate::late_timings::LateTimings;
 use crate::ledger::{Assignment, Closed, Ledger};
 use crate::membership::{Members, Work};
 use crate::model::Snapshot;
 use crate::optimizer::{GradientSource, Optimizer};
 use crate::positions::Positions;
 use crate::push::{PushError, Stream, Uploads};
-use crate::record::{BatchesRecord, EvaluationRecord, Record, RoundRecord, StepRecord};
+use crate::record::{BatchesRecord, EvaluationRecord, Record, RoundRecord, StepRecord, TimingsRecord};
 use crate::status::Counters;
 
 mod evaluate;
@@ -46,6 +47,7 @@ pub(crate) struct State {
     pub(crate) members: Members,
     pub(crate) ledger: Ledger,
     pub(crate) uploads: Uploads,
+    pub(crate) late_timings: LateTimings,
     pub(crate) counters: Counters,
     pub(crate) out: Outbox,
     evaluation: Option<Evaluation>,
@@ -112,6 +114,7 @@ impl State {
             members: Members::default(),
             ledger: Ledger::default(),
             uploads: Uploads::default(),
+            late_timings: LateTimings::default(),
             counters: Counters::default(),
             out: Outbox::default(),
             evaluation: None,
@@ -329,16 +332,43 @@ impl State {
         self.out.push(Action::Outcome { agent, assignment: id, outcome: PushOutcome::Accepted { version, staleness } });
     }
 
-    /// Counts an update that is in the parameters.
-    pub(crate) fn count_accepted(&mut self, agent: AgentId, record: &StepRecord, bytes: u64) {
+    /// Counts and records an update that is in the parameters.
+    pub(crate) fn count_accepted(&mut self, mut record: StepRecord, bytes: u64) {
+        let (agent, samples) = (record.agent, record.samples);
         self.counters.accepted += 1;
         self.counters.push_bytes += bytes;
-        self.members.accepted(agent, record.samples, record.staleness, &record.timings);
-        self.observe(agent, record.samples, &record.timings);
+        self.members.accepted(agent, samples, record.staleness);
+        let id = record.assignment;
+        record.timings = record.timings.or_else(|| self.late_timings.recorded(agent, id, samples));
+        if let Some(timings) = &record.timings {
+            self.members.timed(agent, timings);
+            self.observe(agent, samples, timings);
+        }
+        self.out.push(Action::Record(Record::Step(record)));
+    }
+
+    /// Timings that came apart from their push.
+    pub(crate) fn timings_arrived(&mut self, agent: AgentId, assignment: AssignmentId, timings: StepTimings) {
+        let open = self.ledger.get(assignment).is_some_and(|assignment| assignment.agent == agent);
+        let Some(samples) = self.late_timings.arrived(agent, assignment, timings, open) else { return };
+        // What was measured before the agent started afresh says nothing of it now.
+        if self.members.has_since(agent, assignment) {
+            self.members.timed(agent, &timings);
+            self.observe(agent, samples, &timings);
+        }
+        self.out.push(Action::Record(Record::Timings(TimingsRecord { agent, assignment, timings })));
+    }
+
+    /// Tells the batcher of the time of a step that is not recorded.
+    pub(crate) fn observe_refused(&mut self, assignment: &Assignment, timings: Option<StepTimings>) {
+        let Assignment { agent, id, samples, .. } = *assignment;
+        if let Some(timings) = timings.or_else(|| self.late_timings.recorded(agent, id, samples)) {
+            self.observe(agent, samples, &timings);
+        }
     }
 
     /// Tells the batcher of a step's time.
-    pub(crate) fn observe(&mut self, agent: AgentId, samples: u32, timings: &StepTimings) {
+    fn observe(&mut self, agent: AgentId, samples: u32, timings: &StepTimings) {
         if !timings.warm_up {
             self.observe_time(agent, samples, timings.sustained_s());
         }

@@ -94,11 +94,16 @@ impl Training {
                 let State { uploads, ledger, stream, .. } = &mut self.state;
                 match uploads.end(ledger, *stream, (agent, assignment), report) {
                     Ok(Ended::Update(mut update)) => {
+                        match update.report.timings {
+                            Some(_) => self.state.late_timings.forget(assignment), // they may come both ways
+                            None => self.state.late_timings.expect(agent, assignment),
+                        }
                         let taken = self.rule.update(&mut self.state, now, &mut update);
                         if let Some(staged) = update.gradient {
                             self.state.recycle(staged);
                         }
                         if let Err(error) = taken {
+                            self.state.late_timings.forget(assignment);
                             self.refuse(now, agent, assignment, error, false);
                         }
                     }
@@ -110,6 +115,9 @@ impl Training {
                     Ok(Ended::Told) => {}
                     Err(error) => self.refuse(now, agent, assignment, error, false),
                 }
+            }
+            Event::Timings { agent, assignment, timings } => {
+                self.state.timings_arrived(agent, assignment, timings);
             }
             Event::Evaluated { agent, assignment, samples, loss_sum, metric_sums } => {
                 self.on_evaluated(now, (agent, assignment), samples, loss_sum, metric_sums);
@@ -225,7 +233,7 @@ impl Training {
             let rating = Rating { calibration: ready.calibration, cores, share };
             state.batcher.join(agent, rating, ready.batch_max, ready.batch_step);
         }
-        state.members.join(agent, name, machine, unfit);
+        state.members.join((agent, name), machine, unfit, state.ledger.last_id());
     }
 
     fn on_gone(&mut self, now: Now, agent: AgentId) {

@@ -12,7 +12,7 @@ use super::folder::StoreError;
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"OLRN");
 
 /// Version of the tables, in SQLite's header.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 
 const TABLES: &str = "
     CREATE TABLE jobs (
@@ -35,9 +35,9 @@ const TABLES: &str = "
         id INTEGER PRIMARY KEY, job INTEGER NOT NULL, wall_s REAL NOT NULL,
         round INTEGER NOT NULL, version INTEGER NOT NULL, agent INTEGER NOT NULL, assignment INTEGER NOT NULL,
         samples INTEGER NOT NULL, spans TEXT NOT NULL, loss REAL, staleness INTEGER NOT NULL,
-        wait_s REAL NOT NULL, load_s REAL NOT NULL, compute_s REAL NOT NULL, encode_s REAL NOT NULL,
-        send_s REAL NOT NULL, cpu_s REAL NOT NULL, throttled_s REAL NOT NULL, quota_cores REAL,
-        sustained_s REAL NOT NULL, warm_up INTEGER NOT NULL
+        -- The agent's own times, all but the quota at once: they may come later than the rest, or never.
+        wait_s REAL, load_s REAL, compute_s REAL, encode_s REAL, send_s REAL, cpu_s REAL, throttled_s REAL,
+        quota_cores REAL, sustained_s REAL, warm_up INTEGER
     ) STRICT;
     CREATE TABLE rounds (
         id INTEGER PRIMARY KEY, job INTEGER NOT NULL, wall_s REAL NOT NULL, training_s REAL NOT NULL,
@@ -55,6 +55,7 @@ const TABLES: &str = "
         PRIMARY KEY (id, agent)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX steps_by_job ON steps (job, id);
+    CREATE INDEX steps_without_timings ON steps (job, assignment) WHERE sustained_s IS NULL;
     CREATE INDEX rounds_by_job ON rounds (job, id);
     CREATE INDEX evaluations_by_job ON evaluations (job, id);
     CREATE INDEX batches_by_job ON batches (job, id);
@@ -68,6 +69,11 @@ pub(super) const INSERT_STEP: &str = "INSERT INTO steps
     (id, job, wall_s, round, version, agent, assignment, samples, loss, staleness, wait_s, load_s, compute_s, encode_s,
      send_s, cpu_s, throttled_s, quota_cores, sustained_s, warm_up, spans)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
+/// Of steps that were recorded without. A repeat finds none.
+pub(super) const UPDATE_TIMINGS: &str = "UPDATE steps SET
+    wait_s = ?4, load_s = ?5, compute_s = ?6, encode_s = ?7, send_s = ?8, cpu_s = ?9, throttled_s = ?10, quota_cores = ?11,
+    sustained_s = ?12, warm_up = ?13
+    WHERE job = ?1 AND assignment = ?2 AND agent = ?3 AND sustained_s IS NULL";
 pub(super) const INSERT_ROUND: &str = "INSERT INTO rounds
     (id, job, wall_s, training_s, version, epoch, loss, samples, updates, learning_rate, gradient_norm)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";

@@ -1,4 +1,4 @@
-use omnilearn_hub_core::record::{BatchesRecord, EvaluationRecord, RoundRecord, StepRecord};
+use omnilearn_hub_core::record::{BatchesRecord, EvaluationRecord, RoundRecord, StepRecord, TimingsRecord};
 use omnilearn_wire::message::{Span, StepTimings};
 use omnilearn_wire::{AssignmentId, Version};
 
@@ -15,9 +15,13 @@ fn step(version: u64, agent: u32) -> Record {
         loss: 0.5,
         metric_sums: vec![3.0],
         staleness: 0,
-        timings: StepTimings { compute_s: 0.25, cpu_s: f32::NAN, quota_cores: Some(0.5), ..StepTimings::default() },
+        timings: Some(timings()),
         wall_s: version as f64,
     })
+}
+
+fn timings() -> StepTimings {
+    StepTimings { compute_s: 0.25, cpu_s: f32::NAN, quota_cores: Some(0.5), ..StepTimings::default() }
 }
 
 fn round(version: u64) -> Record {
@@ -74,6 +78,33 @@ fn job(id: u64, state: JobState) -> JobView {
 }
 
 #[tokio::test]
+async fn timings_that_come_later_are_added_to_their_step_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path(), "first").unwrap();
+    let bare = |version, agent| match step(version, agent) {
+        Record::Step(step) => Record::Step(StepRecord { timings: None, ..step }),
+        other => other,
+    };
+    let late = |version: u64, agent, compute_s| {
+        let timings = StepTimings { compute_s, ..timings() };
+        let assignment = AssignmentId(version * 10 + u64::from(agent));
+        Record::Timings(TimingsRecord { agent: AgentId(agent), assignment, timings })
+    };
+    store.records(vec![(JobId(1), bare(1, 1)), (JobId(1), bare(1, 2)), (JobId(1), step(2, 1))]);
+    store.records(
+        [late(1, 1, 0.5), late(1, 1, 9.0), late(2, 1, 9.0), late(3, 1, 9.0)].map(|late| (JobId(1), late)).into(),
+    );
+    store.records(vec![(JobId(2), late(1, 2, 9.0)), (JobId(1), round(1))]);
+    store.flush().await;
+    let page = store.page(JobId(1), 0, 100, true).await.unwrap();
+    let times = page.steps.iter().map(|row| (row.id, row.timings.map(|times| times.compute_s)));
+    assert_eq!(times.collect::<Vec<_>>(), [(1, Some(0.5)), (2, None), (3, Some(0.25))]);
+    assert_eq!(page.rounds[0].id, 4);
+    let json = serde_json::to_string(&page).unwrap();
+    assert_eq!(serde_json::from_str::<RecordPage>(&json).unwrap(), page);
+}
+
+#[tokio::test]
 async fn what_is_kept_comes_back_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), "first").unwrap();
@@ -103,7 +134,11 @@ async fn what_is_kept_comes_back_after_a_restart() {
     store.records(vec![(JobId(1), round(2))]);
     store.flush().await;
     let page = store.page(JobId(1), 0, 100, true).await.unwrap();
-    assert_eq!(page.steps.iter().map(|row| (row.id, row.compute_s, row.cpu_s)).collect::<Vec<_>>(), [(1, 0.25, 0.0)]);
+    let times = |row: &StepRow| row.timings.map(|times| (times.compute_s, times.cpu_s, times.quota_cores));
+    assert_eq!(
+        page.steps.iter().map(|row| (row.id, times(row))).collect::<Vec<_>>(),
+        [(1, Some((0.25, 0.0, Some(0.5))))]
+    );
     assert_eq!(page.rounds.iter().map(|row| (row.id, row.version)).collect::<Vec<_>>(), [(2, 1), (6, 2)]);
     assert_eq!(page.batches.iter().map(|row| (row.agent, row.samples)).collect::<Vec<_>>(), [(1, 8), (2, 24)]);
     assert_eq!((page.evaluations[0].accuracy, page.evaluations[0].metrics["correct"]), (Some(0.875), 0.875));

@@ -231,12 +231,19 @@ struct StepRow {
     agent: u32,
     samples: u32,
     staleness: u64,
+    // Times may be missing; then they say as little as those of a warm-up.
     #[serde(default)]
     wait_s: f64,
+    #[serde(default)]
     sustained_s: f64,
     #[serde(default)]
     cpu_s: f64,
+    #[serde(default = "yes")]
     warm_up: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, Deserialize)]

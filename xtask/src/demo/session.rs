@@ -18,6 +18,7 @@ pub(crate) use disturb::Loss;
 use super::hub_client::{HubClient, JobStatus};
 use super::job::{JobPlan, Mode, Model, Policy};
 use super::records::RunRecords;
+use super::transport::{Route, TransportArguments};
 use super::watch::{Next, watch};
 use crate::fleet::hub_program::HubProgram;
 use crate::fleet::process::{Process, stop_all};
@@ -52,6 +53,7 @@ pub(crate) struct Kit {
     limiter: Limiter,
     cores: usize,
     quota_total: f64,
+    transport: TransportArguments,
 }
 
 /// One training run.
@@ -130,12 +132,18 @@ impl Kit {
             limiter,
             cores,
             quota_total,
+            transport: TransportArguments::default(),
         })
     }
 
     /// The same, with the data sets in a hub's state folder.
     pub(crate) fn with_library(self, state: Option<&Path>) -> Self {
         Self { library: state.map(|state| state.join(LIBRARY)), ..self }
+    }
+
+    /// The same, with agents that reach their hubs like this.
+    pub(crate) fn over(self, transport: TransportArguments) -> Self {
+        Self { transport, ..self }
     }
 
     /// The data set.
@@ -222,13 +230,15 @@ impl Kit {
             fs::create_dir(&hub_state).with_context(|| format!("creating {}", hub_state.display()))?;
             std::os::unix::fs::symlink(library, hub_state.join(LIBRARY)).context("giving the hub its data sets")?;
         }
+        let route = self.transport.route(port)?;
         let mut command = Command::new(&self.hub);
         command.arg("serve").args(["--listen", &format!("127.0.0.1:{port}")]).arg("--state").arg(hub_state);
+        route.prepare_hub(&mut command);
         let hub = Process::spawn("the hub", command, &logs.join("hub.log"))?;
         let client = HubClient::new(format!("http://127.0.0.1:{port}"));
         let mut fleet = Fleet { kit: self, quotas, client, agents: Vec::new(), groups: Vec::new(), hub, _state: state };
         fleet.wait_for(HUB_PATIENCE, "the hub to listen", interrupt, |fleet| fleet.client.is_up())?;
-        fleet.start_agents(port, logs)?;
+        fleet.start_agents(&route, logs)?;
         fleet.wait_for(AGENTS_PATIENCE, "all agents to connect", interrupt, |fleet| {
             fleet.client.connected_agents().is_ok_and(|connected| connected >= agents)
         })?;
@@ -257,7 +267,7 @@ impl Fleet<'_> {
         &self.quotas
     }
 
-    fn start_agents(&mut self, port: u16, logs: &Path) -> anyhow::Result<()> {
+    fn start_agents(&mut self, route: &Route, logs: &Path) -> anyhow::Result<()> {
         let cores = pinned_cores(&self.quotas, self.kit.cores);
         // Each demo's hub has a key of its own, and the user's cache folder is no place to keep them.
         let key = self.client.key()?;
@@ -265,7 +275,8 @@ impl Fleet<'_> {
             let name = agent_name(index);
             let group = self.kit.limiter.group(&name, quota)?;
             let mut command = group.command(&self.kit.agent, cores);
-            command.args(["run", "--hub", &format!("ws://127.0.0.1:{port}"), "--name", &name]);
+            command.args(["run", "--name", &name]);
+            route.prepare_agent(index, &mut command);
             let folders = [Some(&self.kit.data), self.kit.library.as_ref()];
             command.args(folders.into_iter().flatten().flat_map(|folder| ["--data".as_ref(), folder.as_os_str()]));
             command.arg("--cache").arg(&self.kit.cache).args(["--trust", &key]);
@@ -390,7 +401,7 @@ fn agent_name(index: usize) -> String {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
     Ok(listener.local_addr().context("looking for a free port")?.port())
 }

@@ -421,7 +421,7 @@ impl Compute for FakeCompute {
             }
         }
         let timings = StepTimings { load_s: 1.0, compute_s: 2.0, encode_s: 3.0, ..StepTimings::default() };
-        Ok(StepReport { loss: 0.5, metric_sums: vec![8.0], timings, samples: 16 })
+        Ok(StepReport { loss: 0.5, metric_sums: vec![8.0], timings: Some(timings), samples: 16 })
     }
 
     fn evaluate(&mut self, work: &Evaluate) -> Result<Evaluation, ComputeError> {

@@ -1,9 +1,12 @@
 //! The session against a hub that each test plays, with compute that each test controls.
 
+mod broker;
 mod connecting;
 mod failing;
 mod fake;
 mod fetching;
+mod mosquitto;
+mod ordering;
 mod signing;
 mod training;
 

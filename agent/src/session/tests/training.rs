@@ -23,12 +23,12 @@ async fn step_is_computed_from_the_streamed_parameters_and_timed() {
     peer.send(&train(1)).await;
     let (gradient, report) = peer.push(AssignmentId(1)).await;
     assert_eq!(gradient, parameters);
-    let timings = report.timings;
+    let timings = report.timings.unwrap();
     assert!(timings.warm_up && timings.wait_s == 0.0 && timings.send_s > 0.0, "{timings:?}");
     assert_eq!((timings.load_s, timings.compute_s, timings.quota_cores), (1.0, 2.0, Some(0.5)));
 
     peer.send(&train(2)).await;
-    let timings = peer.push(AssignmentId(2)).await.1.timings;
+    let timings = peer.push(AssignmentId(2)).await.1.timings.unwrap();
     assert!(!timings.warm_up && timings.wait_s > 0.0, "{timings:?}");
     agent.stop().await;
 }
@@ -173,7 +173,7 @@ async fn connection_lost_in_mid_step_costs_no_work_twice_and_pushes_nothing_twic
     peer.send(&train(2)).await;
     let (gradient, report) = peer.push(AssignmentId(2)).await;
     assert_eq!(gradient, [5; 8]);
-    assert!(report.timings.warm_up);
+    assert!(report.timings.unwrap().warm_up);
     assert_eq!(factory.prepared.load(Ordering::Relaxed), 1, "the trainer was kept");
     agent.stop().await;
 }

@@ -9,12 +9,10 @@ use omnilearn_wire::{AgentId, AssignmentId};
 use super::clocks::Clocks;
 use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
 use crate::Now;
-use crate::action::Action;
 use crate::aggregate::Scaled;
 use crate::buffers;
 use crate::cursor::Which;
 use crate::push::{PushError, Update};
-use crate::record::Record;
 use crate::state::{Order, State, Step};
 use crate::status::Waiting;
 
@@ -131,7 +129,7 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
         let staleness = update.assignment.version.staleness_at(state.model.version);
         if let Some(staleness_max) = self.plan.staleness_max().filter(|&staleness_max| staleness > staleness_max) {
             // Its time is as good as any: without it, a controller would never hear of an agent that is always too slow.
-            state.observe(agent, update.assignment.samples, &update.report.timings);
+            state.observe_refused(&update.assignment, update.report.timings);
             self.stale.insert(agent);
             return Err(PushError::TooStale { staleness, staleness_max });
         }
@@ -156,8 +154,7 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
         let mut record = step_record(&update.assignment.clone(), update, staleness, now);
         record.version = version;
         let loss = f64::from(record.loss);
-        state.count_accepted(agent, &record, update.bytes);
-        state.out.push(Action::Record(Record::Step(record)));
+        state.count_accepted(record, update.bytes);
         state.finish_step(now, Step { loss, samples, updates: 1, gradient_norm });
         Ok(())
     }

@@ -9,12 +9,12 @@ use omnilearn_wire::{AgentId, AssignmentId};
 
 use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
 use crate::Now;
-use crate::action::{Action, Level};
+use crate::action::Level;
 use crate::buffers;
 use crate::cursor::{Which, cut, samples_in};
 use crate::ledger::{Assignment, Closed};
 use crate::push::{PushError, Update};
-use crate::record::{Record, StepRecord};
+use crate::record::StepRecord;
 use crate::state::{Order, State, Step};
 use crate::status::Waiting;
 
@@ -153,8 +153,7 @@ impl<P: RoundPlan> Rounds<P> {
             self.left_out.remove(&agent);
             state.cursor.commit(&assignment.spans);
             record.version = state.model.version;
-            state.count_accepted(agent, &record, bytes);
-            state.out.push(Action::Record(Record::Step(record)));
+            state.count_accepted(record, bytes);
         }
         self.leave_out_missing(state);
         state.finish_step(now, Step { loss, samples, updates: count, gradient_norm });

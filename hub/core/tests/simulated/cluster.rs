@@ -11,7 +11,7 @@ use omnilearn_hub_core::config::{
     Batching, Controller, EvaluateConfig, EvaluateEvery, JobConfig, Mode, Start, StopConfig,
 };
 use omnilearn_hub_core::optimizer::OptimizerConfig;
-use omnilearn_hub_core::record::{EvaluationRecord, RoundRecord, StepRecord};
+use omnilearn_hub_core::record::{EvaluationRecord, RoundRecord, StepRecord, TimingsRecord};
 use omnilearn_hub_core::schedule::ScheduleConfig;
 use omnilearn_hub_core::{Action, Event, Now, Record, Snapshot, Training};
 use omnilearn_wire::layout::TensorShape;
@@ -105,6 +105,7 @@ pub(crate) struct Computed {
 enum Due {
     Push(AgentId, AssignmentId),
     Evaluated(AgentId, AssignmentId),
+    Timings(AgentId, AssignmentId),
 }
 
 pub(crate) struct Cluster {
@@ -117,6 +118,7 @@ pub(crate) struct Cluster {
     due: BinaryHeap<Reverse<(Now, u64, Due)>>,
     sequence: u64,
     pub(crate) steps: Vec<StepRecord>,
+    pub(crate) late_timings: Vec<TimingsRecord>,
     pub(crate) rounds: Vec<RoundRecord>,
     pub(crate) evaluated: Vec<EvaluationRecord>,
     pub(crate) batches: Vec<Vec<u32>>,
@@ -126,6 +128,8 @@ pub(crate) struct Cluster {
     config: JobConfig,
     layout: Layout,
     pub(crate) chunk_bytes: usize,
+    /// Timings come apart from pushes, so much later; before them, if it is negative.
+    pub(crate) timings_after_s: Option<f64>,
 }
 
 impl Cluster {
@@ -152,6 +156,7 @@ impl Cluster {
             due: BinaryHeap::new(),
             sequence: 0,
             steps: Vec::new(),
+            late_timings: Vec::new(),
             rounds: Vec::new(),
             evaluated: Vec::new(),
             batches: Vec::new(),
@@ -161,6 +166,7 @@ impl Cluster {
             config,
             layout,
             chunk_bytes: 1 << 20,
+            timings_after_s: None,
         }
     }
 
@@ -316,6 +322,7 @@ impl Cluster {
                     }
                 }
                 Action::Record(Record::Step(record)) => self.steps.push(record),
+                Action::Record(Record::Timings(record)) => self.late_timings.push(record),
                 Action::Record(Record::Round(record)) => self.rounds.push(record),
                 Action::Record(Record::Evaluation(record)) => self.evaluated.push(record),
                 Action::Record(Record::Batches(record)) => {
@@ -334,10 +341,19 @@ impl Cluster {
         bytes
     }
 
+    fn timings(&self, id: AssignmentId) -> StepTimings {
+        StepTimings { compute_s: self.computed[&id].compute_s as f32, ..StepTimings::default() }
+    }
+
     pub(crate) fn report(&self, id: AssignmentId) -> StepReport {
-        let Computed { loss, samples, compute_s, .. } = self.computed[&id];
-        let timings = StepTimings { compute_s: compute_s as f32, ..StepTimings::default() };
+        let Computed { loss, samples, .. } = self.computed[&id];
+        let timings = self.timings_after_s.is_none().then(|| self.timings(id));
         StepReport { loss, metric_sums: vec![0.0], timings, samples }
+    }
+
+    pub(crate) fn send_timings(&mut self, agent: AgentId, assignment: AssignmentId) {
+        let timings = self.timings(assignment);
+        self.send(Event::Timings { agent, assignment, timings });
     }
 
     pub(crate) fn begin(&mut self, agent: u32, assignment: AssignmentId, version: Version, bytes: u64) {
@@ -349,8 +365,13 @@ impl Cluster {
     }
 
     pub(crate) fn end(&mut self, agent: u32, assignment: AssignmentId) {
-        let report = self.report(assignment);
-        self.send(Event::PushEnd { agent: AgentId(agent), assignment, report });
+        let (agent, report) = (AgentId(agent), self.report(assignment));
+        match self.timings_after_s {
+            Some(before_s) if before_s < 0.0 => self.send_timings(agent, assignment),
+            Some(after_s) => self.schedule(after_s, Due::Timings(agent, assignment)),
+            None => {}
+        }
+        self.send(Event::PushEnd { agent, assignment, report });
     }
 
     /// A whole push of these bytes, or the first part of it.
@@ -409,6 +430,7 @@ impl Cluster {
                 match due {
                     Due::Push(agent, id) => self.on_push(agent, id),
                     Due::Evaluated(agent, id) => self.on_evaluated(agent, id),
+                    Due::Timings(agent, id) => self.send_timings(agent, id),
                 }
                 true
             }

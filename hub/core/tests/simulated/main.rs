@@ -8,6 +8,7 @@ mod cluster;
 mod evaluation;
 mod failures;
 mod large_models;
+mod late_timings;
 mod parts;
 mod pushes;
 mod rounds;

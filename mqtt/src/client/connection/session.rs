@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
     pub(super) async fn serve(mut self, dialed: Dialed, hello: Vec<Message>) -> End {
         self.hello = hello;
         let lost = |reason: String| End::Lost { reason };
-        let Dialed { transport, mut bytes } = dialed;
+        let Dialed { transport, mut bytes, quick } = dialed;
         let (mut reader, mut writer) = tokio::io::split(transport);
         let (mut decoder, mut unflushed) = (Decoder::default(), false);
         self.subscribe(true);
@@ -123,7 +123,10 @@ impl<'a> Session<'a> {
             tokio::select! {
                 read = reader.read_buf(&mut bytes) => match read {
                     Ok(0) => return self.ended("the broker ended the connection".into()),
-                    Ok(_) => (self.last_read, self.pinged) = (Instant::now(), None),
+                    Ok(_) => {
+                        quick.ask();
+                        (self.last_read, self.pinged) = (Instant::now(), None);
+                    }
                     Err(error) => return self.ended(format!("the connection was lost: {error}")),
                 },
                 written = write_or_flush(&mut writer, &mut self.out), if unflushed || !self.out.is_empty() => match written {

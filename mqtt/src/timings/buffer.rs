@@ -35,6 +35,11 @@ impl TimingsBuffer {
         }
     }
 
+    /// The agent's name.
+    pub fn agent(&self) -> &str {
+        &self.agent
+    }
+
     /// Takes a step, gives it the next number and returns that.
     pub fn push(&mut self, step: TimedStep) -> u64 {
         let seq = self.next_seq;

@@ -1,5 +1,7 @@
 //! The HTTP interface: agents' WebSocket at `/agent`, JSON under `/api/v1`.
 
+mod agents;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::{StreamExt, stream};
 use omnilearn_kernel_host::Kernel;
+use omnilearn_mqtt::command::COMMAND_BYTES_MAX;
 use omnilearn_wire::JobId;
 use omnilearn_wire::limits::{FRAME_BYTES_MAX, KERNEL_BYTES_MAX};
 use serde::Deserialize;
@@ -26,10 +29,11 @@ use crate::digest;
 use crate::job_task::Request as JobRequest;
 use crate::limits::{GIVEN_WEIGHTS_BYTES_MAX, JOB_FILE_BYTES_MAX, PAGE_ROWS_MAX, STALL_MAX};
 use crate::metered::Peer;
+use crate::mqtt::Mqtt;
 use crate::plan::{Materials, Plan};
 use crate::signing::Signatures;
 use crate::view::{
-    AgentView, ErrorBody, Health, JobState, JobView, KernelAccepted, RecordPage, Submission, WeightsAccepted,
+    BrokerView, ErrorBody, Health, JobState, JobView, KernelAccepted, RecordPage, Submission, WeightsAccepted,
 };
 use crate::weights_store::{self, UploadError, WeightsStore};
 
@@ -48,6 +52,7 @@ pub(crate) struct Api {
     pub(crate) gate: Arc<Gate>,
     pub(crate) weights: WeightsStore,
     pub(crate) jobs: mpsc::Sender<JobRequest>,
+    pub(crate) mqtt: Option<Mqtt>,
 }
 
 /// An answer that is no success.
@@ -94,7 +99,8 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/jobs/{job}", get(find_job).delete(stop_job))
         .route("/jobs/{job}/steps", get(records))
         .route("/jobs/{job}/weights", get(weights))
-        .route("/agents", get(agents))
+        .route("/agents", get(agents::list))
+        .route("/agents/{name}/command", post(agents::command).layer(DefaultBodyLimit::max(COMMAND_BYTES_MAX)))
         .route_layer(axum::middleware::from_fn_with_state(api.clone(), authorize));
     Router::new()
         .route("/agent", get(agent))
@@ -102,6 +108,11 @@ pub(crate) fn router(api: Api) -> Router {
         .nest("/api/v1", v1)
         .fallback(async || Refused(StatusCode::NOT_FOUND, "no such address; the interface is under /api/v1".to_owned()))
         .with_state(api)
+}
+
+/// The route of agents, for those that come over a broker.
+pub(crate) fn agent_router(api: Api) -> Router {
+    Router::new().route("/agent", get(agent)).with_state(api)
 }
 
 /// Lets a request through that shows the token, where one is set.
@@ -130,8 +141,12 @@ async fn agent(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>, upg
 async fn health(State(api): State<Api>) -> Json<Health> {
     let mut counters = api.gate.counters.by_name();
     counters.insert("records_dropped".to_owned(), api.gate.store.dropped_records());
+    let mqtt = api.mqtt.as_ref().map(|mqtt| {
+        counters.extend(mqtt.counters().map(|(name, value)| (name.to_owned(), value)));
+        BrokerView { broker: mqtt.broker(), connected: mqtt.is_connected() }
+    });
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    Json(Health { status: "ok".to_owned(), version, key: api.gate.key.public().to_string(), counters })
+    Json(Health { status: "ok".to_owned(), version, key: api.gate.key.public().to_string(), counters, mqtt })
 }
 
 async fn submit_kernel(State(api): State<Api>, component: Bytes) -> Answer<(StatusCode, Json<KernelAccepted>)> {
@@ -347,30 +362,4 @@ async fn weights(State(api): State<Api>, Path(job): Path<u64>) -> Answer<Respons
         (header::CONTENT_DISPOSITION, format!("attachment; filename=\"job-{job}.safetensors\"")),
     ];
     Ok((headers, Body::from_stream(pieces)).into_response())
-}
-
-async fn agents(State(api): State<Api>) -> Answer<Json<Vec<AgentView>>> {
-    let known = api.gate.store.agents().await.map_err(internal)?;
-    let mut views: Vec<AgentView> = known
-        .into_iter()
-        .map(|(id, name, machine)| AgentView {
-            id: id.0,
-            name,
-            connected: false,
-            address: None,
-            machine,
-            received_bytes: 0,
-            sent_bytes: 0,
-        })
-        .collect();
-    for (id, session) in api.gate.registry.sessions() {
-        if let Some(view) = views.iter_mut().find(|view| view.id == id.0) {
-            view.connected = true;
-            view.address = Some(session.address.to_string());
-            view.machine = Some(session.machine);
-            view.received_bytes = session.meter.read_bytes();
-            view.sent_bytes = session.meter.written_bytes();
-        }
-    }
-    Ok(Json(views))
 }

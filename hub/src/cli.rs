@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use omnilearn_mqtt::address::BrokerUrl;
+use omnilearn_mqtt::options::BrokerArgs;
 
 use crate::dataset_cli::DatasetCommand;
 
@@ -42,9 +44,17 @@ pub(crate) enum Command {
     ///
     ///   omnilearn-hub serve --token-file /run/secrets/token --key-file /run/secrets/hub_key
     ///
+    /// Over MQTT agents tell that they are there, send their timings and take commands; those that reach nothing
+    /// but a broker train over it, too. The hub brings a broker of its own, or uses one that is there:
+    ///
+    ///   omnilearn-hub serve --mqtt-listen 127.0.0.1:1883
+    ///   omnilearn-hub serve --mqtt mqtts://broker.example/plant-7 --mqtt-user hub --mqtt-password-file password
+    ///
+    /// Clients of the hub's own broker log in with the hub's token as password, where there is one.
+    ///
     /// Ctrl-C ends it within two seconds: agents are told, weights and records are written.
     #[command(verbatim_doc_comment)]
-    Serve(Serve),
+    Serve(Box<Serve>),
 
     /// Send a job to the hub.
     ///
@@ -93,6 +103,21 @@ pub(crate) enum Command {
     #[command(verbatim_doc_comment)]
     Health(Health),
 
+    /// Show agents, and have one do something.
+    ///
+    ///   omnilearn-hub agent list
+    ///   omnilearn-hub agent pause pi-4
+    ///   omnilearn-hub agent limits pi-4 --threads 2 --batch-max 64
+    ///
+    /// Commands go over the broker: the hub runs with --mqtt-listen or --mqtt, the agent with --mqtt or with a
+    /// broker's address as --hub.
+    #[command(verbatim_doc_comment, subcommand)]
+    Agent(AgentCommand),
+
+    /// The broker's process, which `serve --mqtt-listen` starts.
+    #[command(hide = true)]
+    Broker,
+
     /// Print a job file with every key explained.
     ///
     ///   omnilearn-hub job-example > job.toml
@@ -122,6 +147,71 @@ pub(crate) enum Command {
     /// Agents need no copy: they fetch what a job names from the hub, and keep it in their cache.
     #[command(verbatim_doc_comment, subcommand)]
     Dataset(DatasetCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AgentCommand {
+    /// Show every agent that the hub knows, how it is reached, and what it says at the broker.
+    List(AgentList),
+
+    /// Have an agent leave the hub until it is told to resume. What it was working on is issued again.
+    Pause(AgentName),
+
+    /// Have a paused agent come back.
+    Resume(AgentName),
+
+    /// Limit what an agent uses of its machine.
+    ///
+    ///   omnilearn-hub agent limits pi-4 --threads 2
+    ///
+    /// Threads change at once; for another largest batch the agent joins again. What is not given stays as it is.
+    #[command(verbatim_doc_comment)]
+    Limits(AgentLimits),
+
+    /// Have an agent read its token, keys and passwords again, look at its machine again, and join again.
+    Reload(AgentName),
+
+    /// Have an agent try what training needs, and show what it found.
+    SelfTest(AgentName),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentList {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) hub: HubAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentName {
+    /// The agent's name.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// Print what the agent returns as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) hub: HubAddress,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct AgentLimits {
+    #[command(flatten)]
+    pub(crate) agent: AgentName,
+
+    /// Compute threads.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) threads: Option<u32>,
+
+    /// Most samples in one batch.
+    #[arg(long, value_name = "SAMPLES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_max: Option<u32>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -216,6 +306,25 @@ pub(crate) struct Serve {
     /// End once all jobs are done (after at least one), with exit code 1 if any failed.
     #[arg(long)]
     pub(crate) exit_when_done: bool,
+
+    /// Run a broker beside the hub, which listens there. As with --listen, an address that others reach needs
+    /// --insecure and a token.
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        env = "OMNILEARN_MQTT_LISTEN",
+        conflicts_with = "mqtt",
+        help_heading = "Broker"
+    )]
+    pub(crate) mqtt_listen: Option<String>,
+
+    /// Use a broker that is there: mqtt://HOST[:1883][/PREFIX] or mqtts://HOST[:8883][/PREFIX]. Topics begin with PREFIX,
+    /// `omnilearn` by default; each hub at a broker needs one of its own.
+    #[arg(long, value_name = "URL", env = "OMNILEARN_MQTT", help_heading = "Broker")]
+    pub(crate) mqtt: Option<BrokerUrl>,
+
+    #[command(flatten)]
+    pub(crate) broker: BrokerArgs,
 }
 
 #[derive(Debug, Args)]

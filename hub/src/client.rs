@@ -5,12 +5,13 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use omnilearn_mqtt::command::Command;
 use serde::de::DeserializeOwned;
 use ureq::AsSendBody;
 
 use crate::digest;
 use crate::job_file::{JobFile, JobFileError};
-use crate::limits::GIVEN_WEIGHTS_BYTES_MAX;
+use crate::limits::{GIVEN_WEIGHTS_BYTES_MAX, SELF_TEST_WAIT};
 use crate::signing;
 use crate::view::{AgentView, ErrorBody, Health, JobView, KernelAccepted, RecordPage, Submission, WeightsAccepted};
 
@@ -75,6 +76,13 @@ pub enum ClientError {
         #[source]
         cause: std::io::Error,
     },
+}
+
+/// A name as a part of an address.
+fn in_path(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(encode).collect()
 }
 
 /// A hub to talk to.
@@ -267,6 +275,21 @@ impl HubClient {
         self.get("/api/v1/agents")
     }
 
+    /// Has an agent do something over the broker; what it returns.
+    ///
+    /// # Errors
+    /// [`ClientError`] with the hub's reason or the agent's.
+    pub fn command(&self, agent: &str, command: &Command) -> Result<serde_json::Value, ClientError> {
+        let body = serde_json::to_vec(command).expect("a command has string keys only");
+        let path = format!("/api/v1/agents/{}/command", in_path(agent));
+        let mut request = self.agent.post(self.address(&path)).header("content-type", "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        let request = request.config().timeout_recv_response(Some(SELF_TEST_WAIT + CONNECT_WAIT)).build();
+        self.checked(request.send(&body[..])).and_then(|body| self.parsed(body))
+    }
+
     /// A job's records after number `since`; go on with [`RecordPage::next`] while there are [`RecordPage::more`].
     ///
     /// # Errors
@@ -282,5 +305,16 @@ impl HubClient {
     pub fn weights(&self, job: u64) -> Result<impl Read, ClientError> {
         let body = self.get_body(&format!("/api/v1/jobs/{job}/weights"))?;
         Ok(body.into_with_config().limit(u64::MAX).reader())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_one_part_of_a_path() {
+        assert_eq!(in_path("pi-4.local"), "pi-4.local");
+        assert_eq!(in_path("a/b c?ü"), "a%2Fb%20c%3F%C3%BC");
     }
 }

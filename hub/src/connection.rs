@@ -26,7 +26,7 @@ use crate::frozen_store::FrozenStore;
 use crate::inbox::{FromAgent, Report};
 use crate::kernel_store::KernelStore;
 use crate::limits::{CLOSE_WAIT, HANDSHAKE_WAIT, HEARTBEAT, HEARTBEATS_MISSED_MAX, PING_EVERY, STALL_MAX};
-use crate::metered::{Meter, Peer};
+use crate::metered::{Meter, Peer, PeerAddress};
 use crate::outbound::{Close, Next, Outbound};
 use crate::registry::{Registry, Session};
 use crate::store::Store;
@@ -67,14 +67,14 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: WebSocket, peer: Peer) {
 }
 
 async fn serve_in_span(gate: Arc<Gate>, mut socket: WebSocket, peer: Peer, number: u64) {
-    let (protocol, hello) = match receive_hello(&gate, &mut socket).await {
+    let (protocol, hello) = match receive_hello(&gate, &mut socket, &peer.address).await {
         Ok(agreed) => agreed,
         Err(reason) => return refuse(&gate, socket, &reason).await,
     };
     let session = Session {
         number,
         process: hello.process,
-        address: peer.address,
+        address: peer.address.clone(),
         machine: hello.machine.clone(),
         outbound: Arc::default(),
         meter: Arc::clone(&peer.meter),
@@ -116,7 +116,7 @@ async fn serve_in_span(gate: Arc<Gate>, mut socket: WebSocket, peer: Peer, numbe
     }
 }
 
-async fn receive_hello(gate: &Gate, socket: &mut WebSocket) -> Result<(u16, Hello), String> {
+async fn receive_hello(gate: &Gate, socket: &mut WebSocket, address: &PeerAddress) -> Result<(u16, Hello), String> {
     let bytes = loop {
         match timeout(HANDSHAKE_WAIT, socket.recv()).await {
             Err(_) => return Err(format!("no hello within {} s", HANDSHAKE_WAIT.as_secs())),
@@ -131,6 +131,11 @@ async fn receive_hello(gate: &Gate, socket: &mut WebSocket) -> Result<(u16, Hell
         return Err(format!("hello of {} bytes, at most {HANDSHAKE_BYTES_MAX} allowed", bytes.len()));
     }
     let (protocol, hello) = handshake::decode_hello(&bytes).map_err(|error| error.to_string())?;
+    if let PeerAddress::Mqtt(agent) = address
+        && *agent != hello.name
+    {
+        return Err(format!("the hello is of `{}`, and came on the topics of agent `{agent}`", hello.name));
+    }
     match (&gate.token, &hello.token) {
         (None, _) => {}
         (Some(token), Some(shown)) if token.accepts(shown) => {}

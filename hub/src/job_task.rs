@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use axum::extract::ws::close_code;
 use omnilearn_hub_core::action::{Action, Level, Notice, StopReason};
 use omnilearn_hub_core::event::Event;
-use omnilearn_hub_core::record::Record;
+use omnilearn_hub_core::record::{Record, TimingsRecord};
 use omnilearn_hub_core::{Snapshot, Training};
+use omnilearn_mqtt::timings::TimedStep;
 use omnilearn_wire::limits::cut_reason;
 use omnilearn_wire::message::{HubMessage, JobOffer, Machine};
-use omnilearn_wire::{AgentId, JobId};
+use omnilearn_wire::{AgentId, AssignmentId, JobId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -44,6 +45,8 @@ pub(crate) enum Request {
     Stop { job: JobId, reply: oneshot::Sender<Option<JobView>> },
     /// The present weights of a job that runs.
     Weights { job: JobId, reply: oneshot::Sender<Option<Checkpoint>> },
+    /// Timings of an agent that came apart from their pushes.
+    Timings { agent: AgentId, steps: Vec<TimedStep> },
 }
 
 /// Too many jobs wait.
@@ -266,6 +269,22 @@ impl JobTask {
             Request::Weights { job, reply } => {
                 let active = self.active.as_ref().filter(|active| active.id == job);
                 reply.send(active.map(|active| active.checkpoint())).ok();
+            }
+            Request::Timings { agent, steps } => self.on_timings(agent, &steps),
+        }
+    }
+
+    fn on_timings(&mut self, agent: AgentId, steps: &[TimedStep]) {
+        for step in steps {
+            let (job, assignment, timings) = (JobId(step.job), AssignmentId(step.assignment), step.timings());
+            match self.active.as_mut().filter(|active| active.id == job) {
+                Some(active) => {
+                    let _span = active.span.clone().entered();
+                    let actions = active.training.handle(active.now(), Event::Timings { agent, assignment, timings });
+                    self.perform(actions);
+                }
+                // Of a job that has ended: the store knows whether there is such a step.
+                None => self.keep(job, Record::Timings(TimingsRecord { agent, assignment, timings })),
             }
         }
     }
@@ -536,14 +555,19 @@ impl JobTask {
             Record::Round(round) => tracing::debug!(version = round.version.0, loss = round.loss, "step"),
             Record::Step(_) | Record::Timings(_) | Record::Batches(_) => {} // the core has a notice for a new split
         }
-        self.pending.push((active.id, record));
+        let job = active.id;
+        self.keep(job, record);
+        if checkpoint {
+            self.checkpoint();
+        }
+    }
+
+    fn keep(&mut self, job: JobId, record: Record) {
+        self.pending.push((job, record));
         if self.pending.len() >= STORE_BATCH {
             self.flush_records();
         } else if self.pending_due.is_none() {
             self.pending_due = Some(Instant::now() + STORE_EVERY);
-        }
-        if checkpoint {
-            self.checkpoint();
         }
     }
 

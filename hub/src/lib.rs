@@ -1,10 +1,12 @@
 //! The hub: a parameter server that hands each agent a batch sized to what that agent can do.
 //!
 //! [`run`] serves agents (WebSocket at `/agent`) and users (JSON under `/api/v1`) on one TCP port. What is trained, and when,
-//! is decided by `omnilearn-hub-core`, which one task owns; connections talk to it over bounded channels. [`client`] is
+//! is decided by `omnilearn-hub-core`, which one task owns; connections talk to it over bounded channels. [`mqtt`] has agents
+//! take part over a broker. [`client`] is
 //! the other side of the JSON interface, for the command line and for tools. [`offline`] plans a job where no hub runs.
 
 pub mod allocator;
+pub mod broker;
 pub mod client;
 pub mod export;
 pub mod follow;
@@ -30,6 +32,7 @@ mod job_keys;
 mod job_task;
 mod kernel_store;
 mod metered;
+pub mod mqtt;
 mod outbound;
 mod parameter_stream;
 mod plan;

@@ -77,3 +77,32 @@ pub const WAIT_REPORT_EVERY: Duration = Duration::from_secs(30);
 
 /// Time for the job task, connections and the store to end.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_millis(1_700);
+
+/// Time for the broker to answer when the hub starts; after it the hub goes on without, and keeps asking.
+pub const BROKER_WAIT: Duration = Duration::from_secs(5);
+
+/// Time for another hub on the same topics to say that it is there.
+pub const CLAIM_WAIT: Duration = Duration::from_secs(3);
+
+/// Time for what the broker keeps to arrive after it was asked for.
+pub const RETAINED_WAIT: Duration = Duration::from_secs(1);
+
+/// Time until the hub asks again for topics that another hub uses.
+pub const CLAIM_RETRY: Duration = Duration::from_secs(60);
+
+/// Commands to agents that wait for a reply. Further ones are refused.
+pub const COMMANDS_MAX: usize = 256;
+
+/// Time for an agent's reply to a command.
+pub const COMMAND_WAIT: Duration = Duration::from_secs(30);
+
+/// The same for a self-test, which trains.
+pub const SELF_TEST_WAIT: Duration = Duration::from_secs(120);
+
+/// Batches of timings that wait to be looked at. When full, further ones are dropped and counted.
+pub const TIMINGS_INBOX: usize = 256;
+
+/// First wait before a broker of the hub's own that has ended is started again; each later one is twice as long.
+pub const BROKER_RESTART: Duration = Duration::from_millis(200);
+/// The longest.
+pub const BROKER_RESTART_MAX: Duration = Duration::from_secs(10);

@@ -1,30 +1,26 @@
 //! `omnilearn-hub`: serves, and talks to a hub that serves.
 
+mod agent_commands;
 mod cli;
 mod dataset_cli;
 mod dataset_commands;
+mod serve_command;
 
 use std::io::IsTerminal;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
 use omnilearn_hub::client::HubClient;
 use omnilearn_hub::view::{AgentView, JobState, JobView};
-use omnilearn_hub::{Config, Outcome, Token, export, follow, job_file, key_file, signing};
-use tokio_util::sync::CancellationToken;
+use omnilearn_hub::{export, follow, job_file, key_file, signing};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Cli, Command, HubAddress, KernelCommand, KeyCommand, TokenSource};
 
 const FAILED: u8 = 1;
 const BAD_USAGE: u8 = 2;
-
-/// Time for what still runs on other threads once the hub has ended.
-const LAST_WAIT: Duration = Duration::from_millis(200);
 
 /// Something that the user can put right on the command line.
 #[derive(Debug, thiserror::Error)]
@@ -34,14 +30,16 @@ struct Usage(String);
 fn main() -> ExitCode {
     omnilearn_hub::allocator::return_memory();
     let cli = Cli::parse();
-    start_tracing();
+    start_tracing(&cli.command);
     let result = match cli.command {
-        Command::Serve(serve) => self::serve(&serve),
+        Command::Serve(serve) => serve_command::run(&serve),
         Command::Submit(submit) => self::submit(&submit),
         Command::Status(status) => self::status(&status),
         Command::Export(export) => self::export(&export),
         Command::Stop(stop) => self::stop(&stop),
         Command::Health(health) => self::health(&health),
+        Command::Agent(command) => agent_commands::run(&command),
+        Command::Broker => omnilearn_hub::broker::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::JobExample => print(job_file::EXAMPLE).map(|()| ExitCode::SUCCESS),
         Command::Key(KeyCommand::New(new)) => key_new(&new.file),
         Command::Key(KeyCommand::Show(show)) => key_show(&show),
@@ -54,8 +52,13 @@ fn main() -> ExitCode {
     })
 }
 
-fn start_tracing() {
-    let filter = EnvFilter::try_from_env("OMNILEARN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+fn start_tracing(command: &Command) {
+    let filter = match command {
+        // rumqttd's errors are what clients do, such as going.
+        Command::Broker => "warn,rumqttd=off",
+        _ => "info",
+    };
+    let filter = EnvFilter::try_from_env("OMNILEARN_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
 }
@@ -104,86 +107,6 @@ fn state_folder(given: Option<&PathBuf>) -> PathBuf {
         .or_else(|| from("XDG_STATE_HOME", "omnilearn-hub"))
         .or_else(|| from("HOME", ".local/state/omnilearn-hub"))
         .unwrap_or_else(|| PathBuf::from("omnilearn-state"))
-}
-
-fn listen_address(serve: &cli::Serve, has_token: bool) -> anyhow::Result<SocketAddr> {
-    let listen = &serve.listen;
-    let mut addresses = listen.to_socket_addrs().map_err(|error| {
-        Usage(format!("--listen {listen}: {error}; write ADDRESS:PORT, such as 127.0.0.1:7700 or [::]:7700"))
-    })?;
-    let address = addresses.next().ok_or_else(|| Usage(format!("--listen {listen}: the name has no address")))?;
-    let accepted = serve.insecure && has_token;
-    if !address.ip().is_loopback() && !accepted {
-        let problem = format!(
-            "--listen {listen} can be reached from other machines, and traffic is not encrypted; to accept that, give both \
-             --insecure and a token (--token-file FILE or OMNILEARN_TOKEN)"
-        );
-        return Err(Usage(problem).into());
-    }
-    Ok(address)
-}
-
-fn serve(serve: &cli::Serve) -> anyhow::Result<ExitCode> {
-    let token = token(&serve.token)?;
-    let address = listen_address(serve, token.is_some())?;
-    let config = Config {
-        state: state_folder(serve.state.as_ref()),
-        key: serve.key_file.clone(),
-        token: token.as_deref().map(Token::new),
-        exit_when_done: serve.exit_when_done,
-    };
-    let runtime = runtime()?;
-    let outcome = runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
-            format!("cannot listen on {address}; is another hub running? give this one another --listen")
-        })?;
-        let shutdown = CancellationToken::new();
-        let signals = tokio::spawn(watch_signals(shutdown.clone()));
-        tracing::info!(state = %config.state.display(), token = config.token.is_some(), "hub starts");
-        let outcome = omnilearn_hub::run(listener, config, shutdown).await?;
-        signals.abort();
-        Ok::<Outcome, anyhow::Error>(outcome)
-    });
-    runtime.shutdown_timeout(LAST_WAIT); // a disk that hangs does not keep the process
-    let outcome = outcome?;
-    tracing::info!(ended = outcome.ended, failed = outcome.failed, "hub ends");
-    Ok(if serve.exit_when_done && outcome.failed > 0 { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
-}
-
-/// One thread where there is one core (or a quota of one): handing work between threads would only cost.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    const WORKERS_MAX: usize = 4;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut builder = match cores {
-        1 => tokio::runtime::Builder::new_current_thread(),
-        cores => {
-            let mut builder = tokio::runtime::Builder::new_multi_thread();
-            builder.worker_threads(cores.min(WORKERS_MAX));
-            builder
-        }
-    };
-    builder.enable_all().build().context("cannot start the runtime")
-}
-
-/// The first Ctrl-C or SIGTERM ends the hub in order, the second at once.
-async fn watch_signals(shutdown: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("signals are not handled, Ctrl-C will end the hub without a goodbye");
-        return;
-    };
-    let mut next = async || {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    };
-    next().await;
-    tracing::info!("the hub ends; once more to end at once");
-    shutdown.cancel();
-    next().await;
-    std::process::exit(FAILED.into());
 }
 
 fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
@@ -252,8 +175,7 @@ fn overview(jobs: &[JobView], agents: &[AgentView]) -> String {
                 machine.os, machine.architecture, machine.cores, machine.compute_device
             )
         });
-        let address = agent.address.as_deref().unwrap_or("not connected");
-        lines.push(format!("  {:24} {address:22} {machine}", agent.name));
+        lines.push(format!("  {:24} {:26} {machine}", agent.name, agent_commands::reached(agent)));
     }
     lines.join("\n") + "\n"
 }
@@ -313,41 +235,4 @@ fn kernel_sign(sign: &cli::KernelSign) -> anyhow::Result<ExitCode> {
         signing::sign_file(&sign.kernel, &key).with_context(|| format!("cannot sign {}", sign.kernel.display()))?;
     eprintln!("{}: signed with key {}", path.display(), key.public());
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listens(arguments: &[&str], has_token: bool) -> Result<SocketAddr, String> {
-        let cli = Cli::try_parse_from(["omnilearn-hub", "serve"].iter().chain(arguments)).unwrap();
-        let Command::Serve(serve) = cli.command else { panic!("another command") };
-        listen_address(&serve, has_token).map_err(|error| {
-            assert!(error.is::<Usage>());
-            error.to_string()
-        })
-    }
-
-    #[test]
-    fn an_address_that_others_reach_needs_insecure_and_a_token() {
-        assert!(listens(&[], false).unwrap().ip().is_loopback());
-        let open = ["--listen", "0.0.0.0:7700"];
-        let open_insecure = ["--listen", "0.0.0.0:7700", "--insecure"];
-        for (arguments, has_token) in [(&open[..], true), (&open_insecure[..], false)] {
-            let error = listens(arguments, has_token).unwrap_err();
-            assert!(error.contains("give both --insecure and a token"), "{error}");
-        }
-        assert!(listens(&open_insecure, true).is_ok());
-    }
-
-    #[test]
-    fn an_address_without_a_port_is_answered_with_how_to_write_it() {
-        let error = listens(&["--listen", "127.0.0.1"], false).unwrap_err();
-        assert!(error.contains("write ADDRESS:PORT"), "{error}");
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        <Cli as clap::CommandFactory>::command().debug_assert();
-    }
 }

@@ -1,6 +1,7 @@
-//! TCP connections that count their bytes, so that time-outs can measure lack of progress and not duration: a large
+//! Connections that count their bytes, so that time-outs can measure lack of progress and not duration: a large
 //! message on a slow link is progress, although no whole message has arrived.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use omnilearn_mqtt::stream::{Acceptor, MqttStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -30,7 +32,7 @@ impl Meter {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the operating system took for the peer.
+    /// Bytes that the operating system, or the stream over a broker, took for the peer.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
     }
@@ -42,27 +44,69 @@ impl Meter {
     }
 }
 
-/// Who is at the other end of an HTTP request.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub(crate) address: SocketAddr,
-    pub(crate) meter: Arc<Meter>,
+/// Which way a peer is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PeerAddress {
+    /// A connection of its own.
+    Tcp(SocketAddr),
+    /// Over a broker, on the topics of the agent of this name.
+    Mqtt(String),
 }
 
-impl Connected<IncomingStream<'_, MeteredListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, MeteredListener>) -> Peer {
-        Peer { address: *stream.remote_addr(), meter: Arc::clone(&stream.io().meter) }
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeerAddress::Tcp(address) => write!(formatter, "tcp {address}"),
+            PeerAddress::Mqtt(agent) => write!(formatter, "mqtt agents/{agent}"),
+        }
     }
 }
 
-/// Accepts [`MeteredStream`]s without Nagle's delay.
-pub(crate) struct MeteredListener(pub(crate) TcpListener);
+/// Who is at the other end of an HTTP request.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: PeerAddress,
+    pub(crate) meter: Arc<Meter>,
+}
 
-impl Listener for MeteredListener {
-    type Io = MeteredStream;
+impl Connected<IncomingStream<'_, TcpMetered>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TcpMetered>) -> Peer {
+        Peer { address: PeerAddress::Tcp(*stream.remote_addr()), meter: Arc::clone(&stream.io().meter) }
+    }
+}
+
+impl Connected<IncomingStream<'_, MqttMetered>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, MqttMetered>) -> Peer {
+        Peer { address: PeerAddress::Mqtt(stream.remote_addr().clone()), meter: Arc::clone(&stream.io().meter) }
+    }
+}
+
+/// Accepts streams that agents open over a broker. Their address is the agent's name.
+pub(crate) struct MqttMetered(pub(crate) Acceptor);
+
+impl Listener for MqttMetered {
+    type Io = MeteredStream<MqttStream>;
+    type Addr = String;
+
+    async fn accept(&mut self) -> (MeteredStream<MqttStream>, String) {
+        let stream = self.0.accept().await;
+        let agent = stream.peer().to_owned();
+        (MeteredStream { stream, meter: Arc::default() }, agent)
+    }
+
+    fn local_addr(&self) -> std::io::Result<String> {
+        Ok("mqtt".to_owned())
+    }
+}
+
+/// Accepts TCP connections without Nagle's delay.
+pub(crate) struct TcpMetered(pub(crate) TcpListener);
+
+impl Listener for TcpMetered {
+    type Io = MeteredStream<TcpStream>;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (MeteredStream, SocketAddr) {
+    async fn accept(&mut self) -> (MeteredStream<TcpStream>, SocketAddr) {
         loop {
             match self.0.accept().await {
                 Ok((stream, address)) => {
@@ -84,14 +128,14 @@ impl Listener for MeteredListener {
     }
 }
 
-/// A TCP connection with its [`Meter`].
+/// A connection with its [`Meter`].
 #[derive(Debug)]
-pub(crate) struct MeteredStream {
-    stream: TcpStream,
+pub(crate) struct MeteredStream<S> {
+    stream: S,
     meter: Arc<Meter>,
 }
 
-impl MeteredStream {
+impl<S> MeteredStream<S> {
     fn count_written(&self, result: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = result {
             self.meter.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -100,7 +144,7 @@ impl MeteredStream {
     }
 }
 
-impl AsyncRead for MeteredStream {
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -121,7 +165,7 @@ impl AsyncRead for MeteredStream {
     }
 }
 
-impl AsyncWrite for MeteredStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.count_written(result)

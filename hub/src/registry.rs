@@ -1,13 +1,12 @@
 //! Who is connected, and which name belongs to which agent.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use omnilearn_wire::AgentId;
 use omnilearn_wire::message::Machine;
 
-use crate::metered::Meter;
+use crate::metered::{Meter, PeerAddress};
 use crate::outbound::Outbound;
 
 /// Most names that a hub ever hands numbers to; beyond it only known agents are let in.
@@ -20,7 +19,7 @@ pub(crate) enum EnterError {
     #[error(
         "the name `{name}` is taken by another process, connected from {address}; give each agent a name of its own (--name)"
     )]
-    NameTaken { name: String, address: SocketAddr },
+    NameTaken { name: String, address: PeerAddress },
     /// Too many names.
     #[error("this hub already knows {NAMES_MAX} agents")]
     TooManyNames,
@@ -33,7 +32,7 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     /// Random number of the agent's process.
     pub(crate) process: u64,
-    pub(crate) address: SocketAddr,
+    pub(crate) address: PeerAddress,
     pub(crate) machine: Machine,
     pub(crate) outbound: Arc<Outbound>,
     pub(crate) meter: Arc<Meter>,
@@ -81,7 +80,7 @@ impl Registry {
             if let Some(present) = agents.sessions.get(&agent)
                 && present.process != session.process
             {
-                return Err(EnterError::NameTaken { name: name.to_owned(), address: present.address });
+                return Err(EnterError::NameTaken { name: name.to_owned(), address: present.address.clone() });
             }
             Ok((agent, agents.sessions.insert(agent, session)))
         })
@@ -94,6 +93,11 @@ impl Registry {
                 agents.sessions.remove(&agent);
             }
         });
+    }
+
+    /// The number of a name that was let in before.
+    pub(crate) fn number(&self, name: &str) -> Option<AgentId> {
+        self.with(|agents| agents.numbers.get(name).copied())
     }
 
     /// Every connection.
@@ -110,7 +114,7 @@ mod tests {
         Session {
             number,
             process,
-            address: SocketAddr::from(([127, 0, 0, 1], 4000)),
+            address: PeerAddress::Mqtt("pi".to_owned()),
             machine: Machine::default(),
             outbound: Arc::default(),
             meter: Arc::default(),
@@ -141,7 +145,11 @@ mod tests {
     fn another_process_of_the_same_name_is_refused_while_the_first_is_connected() {
         let registry = Registry::default();
         registry.enter("pi", session(1, 11)).unwrap();
-        let error = registry.enter("pi", session(2, 12)).map(drop).unwrap_err();
-        assert!(error.to_string().starts_with("the name `pi` is taken by another process"), "{error}");
+        let error = registry.enter("pi", session(2, 12)).map(drop).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the name `pi` is taken by another process, connected from mqtt agents/pi"),
+            "{error}"
+        );
+        assert_eq!((registry.number("pi"), registry.number("jetson")), (Some(AgentId(1)), None));
     }
 }

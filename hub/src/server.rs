@@ -18,11 +18,12 @@ use crate::connection::Gate;
 use crate::counters::Counters;
 use crate::digest::Token;
 use crate::frozen_store::FrozenStore;
-use crate::job_task::{JobTask, Outcome};
+use crate::job_task::{JobTask, Outcome, Request};
 use crate::kernel_store::KernelStore;
 use crate::key_file::{self, KeyFileError};
 use crate::limits::{INBOX, INBOX_CHUNK_BYTES, REQUESTS, SHUTDOWN_WAIT};
-use crate::metered::{MeteredListener, Peer};
+use crate::metered::{Peer, TcpMetered};
+use crate::mqtt::{Mqtt, MqttConfig, MqttError, MqttTasks, NewTimings};
 use crate::plan::{Materials, Plan};
 use crate::registry::Registry;
 use crate::signing::Signatures;
@@ -41,6 +42,8 @@ pub struct Config {
     pub token: Option<Token>,
     /// Whether the hub ends once no job is left, after at least one.
     pub exit_when_done: bool,
+    /// The broker, if the hub has one.
+    pub mqtt: Option<MqttConfig>,
 }
 
 /// Why a hub cannot run.
@@ -52,6 +55,9 @@ pub enum RunError {
     /// The hub's own key.
     #[error(transparent)]
     Key(#[from] KeyFileError),
+    /// The broker.
+    #[error(transparent)]
+    Mqtt(#[from] MqttError),
     /// The network.
     #[error("cannot serve: {0}")]
     Serve(#[from] std::io::Error),
@@ -80,6 +86,10 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
     let (store, key) = opened.await.unwrap_or(Err(StoreError::ShuttingDown.into()))?;
     let key = Arc::new(key);
     tracing::info!(key = %key.public(), "kernels are signed with the hub's key");
+    let (mqtt, broker) = match config.mqtt {
+        Some(config) => Mqtt::claim(config).await.map(|(mqtt, tasks)| (Some(mqtt), Some(tasks)))?,
+        None => (None, None),
+    };
     let kernels = KernelStore::new(store.clone());
     let weights = WeightsStore::new(store.clone());
     let library = Library::at(&store.datasets());
@@ -126,9 +136,11 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         alive,
     });
 
-    let router = api::router(Api { gate, weights, jobs });
+    let api = Api { gate, weights, jobs, mqtt };
+    let router = api::router(api.clone());
     let served = CancellationToken::new();
-    let server = axum::serve(MeteredListener(listener), router.into_make_service_with_connect_info::<Peer>())
+    let broker = broker.map(|tasks| begin(tasks, api, served.clone()));
+    let server = axum::serve(TcpMetered(listener), router.into_make_service_with_connect_info::<Peer>())
         .with_graceful_shutdown(served.clone().cancelled_owned());
     let mut server = tokio::spawn(server.into_future());
     for address in reachable(address) {
@@ -149,6 +161,9 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
         };
         while all_gone.recv().await.is_some() {}
         (&mut server).await.ok();
+        if let Some(broker) = broker {
+            broker.close().await;
+        }
         joined
     };
     match timeout(SHUTDOWN_WAIT, rest).await {
@@ -160,6 +175,26 @@ pub async fn run(listener: TcpListener, config: Config, shutdown: CancellationTo
             Ok(Outcome::default())
         }
     }
+}
+
+/// Lets agents and their timings in over the broker.
+fn begin(mut tasks: MqttTasks, api: Api, served: CancellationToken) -> MqttTasks {
+    let (timings, mut new) = mpsc::channel::<NewTimings>(1); // looked at one after the other, as the job task takes them
+    tasks.begin(api::agent_router(api.clone()), timings, served.clone());
+    tasks.spawn(async move {
+        loop {
+            let new = tokio::select! {
+                () = served.cancelled() => break,
+                new = new.recv() => new,
+            };
+            let Some(NewTimings { agent, steps }) = new else { break };
+            let Some(agent) = api.gate.registry.number(&agent) else { continue }; // never asked to do any
+            if api.jobs.send(Request::Timings { agent, steps }).await.is_err() {
+                break;
+            }
+        }
+    });
+    tasks
 }
 
 /// Plans a job again that waited when the hub last ended; none if that is no longer possible. May block.

@@ -151,20 +151,63 @@ pub struct AgentProgress {
 /// One agent that is connected, or was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentView {
-    /// Its number.
+    /// Its number; 0 for one that is known from the broker only.
     pub id: u32,
     /// Its name.
     pub name: String,
     /// Whether it is connected now.
     pub connected: bool,
-    /// Where it connects from.
+    /// Which way it is connected: `tcp 10.0.0.5:4000` or `mqtt agents/NAME`.
     pub address: Option<String>,
+    /// `websocket` or `mqtt`, where it is connected or says at the broker how it trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// What it says of itself at the broker, where it is known there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence: Option<PresenceView>,
+    /// How many of its steps' timings have come over the broker, where any have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timings: Option<TimingsView>,
     /// Its machine.
     pub machine: Option<Machine>,
     /// Bytes received from it on this connection.
     pub received_bytes: u64,
     /// Bytes sent to it on this connection.
     pub sent_bytes: u64,
+}
+
+/// What an agent says of itself at the broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PresenceView {
+    /// `online`; `offline`; or `unknown`, where it was online when the hub last saw it and has not been heard since the hub was
+    /// away from the broker.
+    pub state: String,
+    /// Whether it was told to pause.
+    pub paused: bool,
+    /// Its version.
+    pub version: String,
+    /// How it sends timings: `json` or `postcard`.
+    pub timings: String,
+}
+
+/// How many steps' timings have come over the broker since the hub started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimingsView {
+    /// Taken.
+    pub received: u64,
+    /// Delivered again.
+    pub duplicates: u64,
+    /// Never delivered.
+    pub lost: u64,
+}
+
+/// The hub at its broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerView {
+    /// The broker's address, with the prefix of topics.
+    pub broker: String,
+    /// Whether the hub is connected to it.
+    pub connected: bool,
 }
 
 /// One accepted update.
@@ -372,6 +415,9 @@ pub struct Health {
     pub key: String,
     /// Counters since the hub started.
     pub counters: BTreeMap<String, u64>,
+    /// The broker, where the hub has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mqtt: Option<BrokerView>,
 }
 
 /// Spans in one cell of a table, such as `0:100-164 1:0-4`: epoch, first position, one past the last.

@@ -44,8 +44,8 @@ impl LateTimings {
         Some(timings)
     }
 
-    /// An update does not count, unless it was noted all the same.
-    pub(crate) fn refused(&mut self, id: AssignmentId) {
+    /// An update needs no timings, or does not count, unless it was noted all the same.
+    pub(crate) fn forget(&mut self, id: AssignmentId) {
         if self.0.get(&id).is_some_and(|slot| slot.recorded.is_none()) {
             self.0.remove(&id);
         }
@@ -106,7 +106,7 @@ mod tests {
         late.expect(AGENT, AssignmentId(2));
         assert_eq!(late.arrived(AgentId(4), AssignmentId(2), TIMINGS, false), None);
         assert!(late.0[&AssignmentId(2)].timings.is_none());
-        late.refused(AssignmentId(2));
+        late.forget(AssignmentId(2));
         assert!(late.0.is_empty());
     }
 

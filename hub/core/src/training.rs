@@ -94,15 +94,16 @@ impl Training {
                 let State { uploads, ledger, stream, .. } = &mut self.state;
                 match uploads.end(ledger, *stream, (agent, assignment), report) {
                     Ok(Ended::Update(mut update)) => {
-                        if update.report.timings.is_none() {
-                            self.state.late_timings.expect(agent, assignment);
+                        match update.report.timings {
+                            Some(_) => self.state.late_timings.forget(assignment), // they may come both ways
+                            None => self.state.late_timings.expect(agent, assignment),
                         }
                         let taken = self.rule.update(&mut self.state, now, &mut update);
                         if let Some(staged) = update.gradient {
                             self.state.recycle(staged);
                         }
                         if let Err(error) = taken {
-                            self.state.late_timings.refused(assignment);
+                            self.state.late_timings.forget(assignment);
                             self.refuse(now, agent, assignment, error, false);
                         }
                     }

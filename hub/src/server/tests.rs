@@ -34,6 +34,7 @@ impl Hub {
             key: None,
             token: token.map(Token::new),
             exit_when_done: false,
+            mqtt: None,
         })
         .await
     }
@@ -342,7 +343,7 @@ async fn agents_time_themselves_at_sizes_within_the_bounds() {
 #[tokio::test]
 async fn exit_when_done_ends_the_hub_and_sends_agents_home() {
     let folder = tempfile::tempdir().unwrap();
-    let config = Config { state: folder.path().to_owned(), key: None, token: None, exit_when_done: true };
+    let config = Config { state: folder.path().to_owned(), key: None, token: None, exit_when_done: true, mqtt: None };
     let hub = Hub::start_with(config).await;
     let agent = tokio::spawn(Agent::connect(&hub, "pi", 1).await.work());
     hub.submit(&format!("[stop]\nsteps = 3\n{KERNEL}")).await.unwrap();
@@ -567,7 +568,7 @@ async fn a_key_that_is_provided_as_a_secret_is_used_and_none_is_made() {
     let file = folder.path().join("secret");
     let key = crate::key_file::create(&file).unwrap().public().to_string();
     let state = folder.path().join("state");
-    let config = |key| Config { state: state.clone(), key: Some(key), token: None, exit_when_done: false };
+    let config = |key| Config { state: state.clone(), key: Some(key), token: None, exit_when_done: false, mqtt: None };
     let hub = Hub::start_with(config(file.clone())).await;
     assert_eq!(hub.call(|client| client.health().unwrap().key).await, key);
     hub.stop().await;

@@ -201,7 +201,7 @@ fn compose_up_trains_with_more_agents_through_a_crash_and_a_changed_quota() {
     for container in groups.iter().flatten() {
         assert!(steps_of(container).next().is_some(), "every agent takes part");
     }
-    let quotas = |container: &str| steps_of(container).filter_map(|step| step.quota_cores).collect::<Vec<_>>();
+    let quotas = |container: &str| steps_of(container).filter_map(|step| step.timings?.quota_cores).collect::<Vec<_>>();
     let (plain, weak, strong) = (quotas(&groups[0][0]), quotas(&groups[1][0]), quotas(&groups[2][0]));
     for (found, expected) in [(plain[0], 0.225), (weak[0], 0.15), (strong[0], 1.2), (*strong.last().unwrap(), 0.6)] {
         assert!((found - expected).abs() < 1e-3, "an agent sees its quota, and its change: {found} and {expected}");

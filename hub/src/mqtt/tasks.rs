@@ -1,0 +1,135 @@
+//! The hub's tasks at the broker, from the first attempt to the goodbye.
+
+use axum::Router;
+use omnilearn_mqtt::client::{Client, ClientState, Incoming};
+use omnilearn_mqtt::stream::Acceptor;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::broker_process::BrokerProcess;
+use super::identity::{ClaimError, Identity};
+use super::{Mqtt, NewTimings, lock};
+use crate::limits::{CLAIM_RETRY, TIMINGS_INBOX};
+use crate::metered::{MqttMetered, Peer};
+
+/// The tasks behind [`Mqtt`], and the broker, if it is the hub's own.
+pub(crate) struct MqttTasks {
+    pub(super) mqtt: Mqtt,
+    pub(super) process: Option<BrokerProcess>,
+    pub(super) claimed: bool,
+    pub(super) tasks: JoinSet<()>,
+}
+
+impl MqttTasks {
+    /// Connects, now or when the broker is there, and serves agents by `router`. What is new of timings goes to `timings`.
+    pub(crate) fn begin(&mut self, router: Router, timings: mpsc::Sender<NewTimings>, served: CancellationToken) {
+        let (mqtt, claimed) = (self.mqtt.clone(), self.claimed);
+        self.tasks.spawn(async move {
+            if !claimed {
+                tokio::select! {
+                    () = served.cancelled() => return,
+                    () = claim_at_last(&mqtt.0.identity) => {}
+                }
+            }
+            serve(mqtt, router, timings, served).await;
+        });
+    }
+
+    /// Has a task end with the rest.
+    pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Takes leave of the broker, and ends it if it is the hub's own.
+    pub(crate) async fn close(mut self) {
+        if let Some(client) = self.mqtt.0.client.get() {
+            let goodbye = self.mqtt.0.identity.goodbye(&client.state().borrow().clone());
+            client.close(goodbye).await;
+        }
+        self.tasks.shutdown().await;
+        if let Some(process) = self.process.take() {
+            tokio::task::spawn_blocking(move || process.stop()).await.ok();
+        }
+    }
+}
+
+/// Asks until the broker is there and the topics are free.
+async fn claim_at_last(identity: &Identity) {
+    let mut told = false;
+    while let Err(error) = identity.claim().await {
+        if let ClaimError::Taken { .. } = error {
+            if !std::mem::replace(&mut told, true) {
+                tracing::error!(%error, "the hub stays away from the broker, and asks again now and then");
+            }
+            tokio::time::sleep(CLAIM_RETRY).await;
+        }
+    }
+}
+
+/// Connected to the broker, until the hub ends.
+async fn serve(mqtt: Mqtt, router: Router, timings: mpsc::Sender<NewTimings>, served: CancellationToken) {
+    let mut tasks = JoinSet::new();
+    let (batches, mut inbox) = mpsc::channel::<Incoming>(TIMINGS_INBOX);
+    let book = mqtt.clone();
+    let client = mqtt.0.identity.connect(&mut tasks, move |connection| lock(&book.0.presence).begin(connection));
+    mqtt.subscribe(&client, batches);
+    let acceptor = Acceptor::new(client.clone(), mqtt.0.identity.topics.clone());
+    if mqtt.0.client.set(client.clone()).is_err() {
+        return; // begun twice
+    }
+    tasks.spawn(mqtt.clone().follow(client));
+    let streams = axum::serve(MqttMetered(acceptor), router.into_make_service_with_connect_info::<Peer>())
+        .with_graceful_shutdown(served.clone().cancelled_owned());
+    tasks.spawn(async move {
+        if let Err(error) = streams.await {
+            tracing::error!(%error, "streams over the broker are no longer served");
+        }
+    });
+    loop {
+        let incoming = tokio::select! {
+            () = served.cancelled() => break,
+            incoming = inbox.recv() => incoming,
+        };
+        let Some(incoming) = incoming else { break };
+        if let Some(new) = mqtt.read_timings(&incoming)
+            && timings.send(new).await.is_err()
+        {
+            break;
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+impl Mqtt {
+    /// Follows the connection to the broker, for the book of presence and for the log.
+    async fn follow(self, client: Client) {
+        let mut state = client.state();
+        let mut away = false;
+        loop {
+            let now = state.borrow_and_update().clone();
+            match now {
+                ClientState::Connected { packet_bytes_max, .. } => {
+                    lock(&self.0.presence).connected(true);
+                    match std::mem::take(&mut away) {
+                        true => tracing::info!(broker = self.broker(), "the broker is back"),
+                        false => tracing::info!(broker = self.broker(), packet_bytes_max, "connected to the broker"),
+                    }
+                }
+                ClientState::Connecting { reason } => {
+                    lock(&self.0.presence).connected(false);
+                    if let Some(reason) = reason
+                        && !std::mem::replace(&mut away, true)
+                    {
+                        let broker = self.broker();
+                        tracing::warn!(broker, reason, "the broker is away; agents that reach the hub itself go on");
+                    }
+                }
+                ClientState::Closed => return,
+            }
+            if state.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -176,3 +176,29 @@ impl Link {
 fn is_paused(health: &Health) -> bool {
     matches!(health, Health::Paused { .. })
 }
+
+#[cfg(test)]
+mod tests {
+    use omnilearn_mqtt::address::BrokerUrl;
+
+    use super::*;
+
+    #[test]
+    fn name_and_token_are_the_login_unless_there_is_another() {
+        let identity = Identity { name: "pi".to_owned(), process: 1, transport: Transport::Mqtt };
+        let token = Token::new("open sesame").unwrap();
+        let options = Options::new(BrokerUrl::parse("mqtt://localhost").unwrap());
+        let login = |options: &Options, token| {
+            let credentials = identity.login(options.clone(), token).credentials?;
+            Some((credentials.user, credentials.password))
+        };
+        assert_eq!(login(&options, None), None);
+        assert_eq!(login(&options, Some(&token)), Some(("pi".to_owned(), "open sesame".to_owned())));
+        let own = Credentials { user: "box".to_owned(), password: "secret".to_owned() };
+        let own = Options { credentials: Some(own), ..options.clone() };
+        assert_eq!(login(&own, Some(&token)), Some(("box".to_owned(), "secret".to_owned())));
+        let mut certified = options;
+        certified.tls.client = Some((Vec::new(), Vec::new()));
+        assert_eq!(login(&certified, Some(&token)), None);
+    }
+}

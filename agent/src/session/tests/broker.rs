@@ -172,12 +172,13 @@ async fn hub_is_met_at_a_broker_once_it_is_there() {
     let welcome = handshake::encode_welcome(handshake::PROTOCOL_MAX, &welcome);
     socket.send(Frame::Binary(Bytes::from(welcome))).await.unwrap();
     let mut heard = Vec::new();
-    agent.shutdown.cancel();
     while let Some(Ok(frame)) = soon("the end", socket.next()).await {
-        if let Frame::Binary(bytes) = frame {
-            heard.push(frame::decode::<AgentMessage<'_>>(&bytes).map(|message| format!("{message:?}")).unwrap());
+        let Frame::Binary(bytes) = frame else { continue };
+        match frame::decode::<AgentMessage<'_>>(&bytes).unwrap() {
+            AgentMessage::Heartbeat => agent.shutdown.cancel(),
+            message => heard.push(format!("{message:?}")),
         }
     }
-    assert!(heard.iter().any(|message| message.starts_with("Leaving")), "{heard:?}");
+    assert_eq!(heard, [r#"Leaving { reason: "the agent is shutting down" }"#]);
     agent.end().await.unwrap();
 }

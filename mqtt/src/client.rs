@@ -74,6 +74,8 @@ pub struct Incoming {
     pub retain: bool,
     /// Whether the broker may have sent it before.
     pub duplicate: bool,
+    /// In which connection it came, as in [`ClientState::Connected`].
+    pub connection: u64,
 }
 
 /// How hard a broker tries to deliver.

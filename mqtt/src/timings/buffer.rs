@@ -17,8 +17,8 @@ pub struct TimingsBuffer {
     steps_max: usize,
     next_seq: u64,
     lost: u64,
-    /// How many of the first steps are under way.
-    under_way: usize,
+    /// How many of the first steps are under way, while a batch is.
+    under_way: Option<usize>,
 }
 
 impl TimingsBuffer {
@@ -31,8 +31,13 @@ impl TimingsBuffer {
             steps_max: steps_max.max(1),
             next_seq: 0,
             lost: 0,
-            under_way: 0,
+            under_way: None,
         }
+    }
+
+    /// The agent's name.
+    pub fn agent(&self) -> &str {
+        &self.agent
     }
 
     /// Takes a step, gives it the next number and returns that.
@@ -41,9 +46,10 @@ impl TimingsBuffer {
         self.next_seq += 1;
         if self.steps.len() == self.steps_max {
             // What is under way may have arrived: it is counted as lost only where there is nothing else to drop.
-            let oldest = if self.under_way < self.steps.len() { self.under_way } else { 0 };
+            let under_way = self.under_way.unwrap_or(0);
+            let oldest = if under_way < self.steps.len() { under_way } else { 0 };
             self.steps.remove(oldest);
-            self.under_way = self.under_way.min(self.steps.len());
+            self.under_way = self.under_way.map(|under_way| under_way.min(self.steps.len()));
             self.lost += 1;
         }
         self.steps.push_back(TimedStep { seq, ..step });
@@ -52,7 +58,7 @@ impl TimingsBuffer {
 
     /// The next batch, of at most `bytes_max` bytes; none while one is under way, or where nothing waits.
     pub fn next_batch(&mut self, session: SessionMark, bytes_max: usize) -> Option<Vec<u8>> {
-        if self.under_way > 0 {
+        if self.under_way.is_some() {
             return None;
         }
         let bytes_max = bytes_max.min(BATCH_BYTES_MAX);
@@ -67,7 +73,7 @@ impl TimingsBuffer {
             };
             let payload = batch.encode(self.format);
             if payload.len() <= bytes_max {
-                self.under_way = count;
+                self.under_way = Some(count);
                 return Some(payload);
             }
             if count == 1 {
@@ -84,13 +90,12 @@ impl TimingsBuffer {
 
     /// The broker has the batch that was under way.
     pub fn acknowledged(&mut self) {
-        self.steps.drain(..self.under_way);
-        self.under_way = 0;
+        self.steps.drain(..self.under_way.take().unwrap_or(0));
     }
 
     /// Nobody knows what became of the batch that was under way: it is sent again, and the hub knows its steps by their numbers.
     pub fn failed(&mut self) {
-        self.under_way = 0;
+        self.under_way = None;
     }
 
     /// Steps that are not acknowledged.

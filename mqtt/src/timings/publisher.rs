@@ -1,5 +1,6 @@
 //! The task that sends what a buffer holds.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -7,10 +8,13 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::{BATCH_BYTES_MAX, TimedStep, TimingsBuffer};
-use crate::client::{Client, ClientState, Message, PublishError};
+use crate::client::{Client, ClientState, Incoming, Message, PublishError, Qos};
+use crate::presence::{HubPresence, PresenceState};
+use crate::random::random;
 use crate::session::SessionMark;
+use crate::topics::Topics;
 
-/// Sends an agent's timings: one batch at a time, in order, each until the broker has acknowledged it.
+/// Sends an agent's timings while a hub listens: one batch at a time, in order, each until the broker has acknowledged it.
 #[derive(Debug)]
 pub struct TimingsPublisher {
     shared: Arc<Shared>,
@@ -24,24 +28,49 @@ struct Shared {
     topic: String,
     session: SessionMark,
     buffer: Mutex<TimingsBuffer>,
-    /// A step came, or the publisher is to finish.
+    listening: Arc<Listening>,
+    /// A step came.
     pushed: Notify,
     hurry: Notify,
 }
 
+/// Whether a hub hears what is published. A broker that was away forgets who had subscribed, so an agent that is back before its
+/// hub would publish for nobody, and be told that all is well.
+#[derive(Debug, Default)]
+struct Listening {
+    /// The connection in which a hub was last said to be online, which it says once it has subscribed; 0 for none.
+    connection: AtomicU64,
+    changed: Notify,
+}
+
+impl Listening {
+    fn on_hub(&self, message: &Incoming) {
+        let Ok(hub) = HubPresence::decode(&message.payload) else { return };
+        let connection = if hub.state == PresenceState::Online { message.connection } else { 0 };
+        self.connection.store(connection, Ordering::Release);
+        self.changed.notify_one();
+    }
+}
+
 impl TimingsPublisher {
-    /// Begins to send what `buffer` gets to `topic`, at most one batch in `every`. `session` is the mark that the client's
-    /// connections are counted from. Must run within a runtime.
+    /// Begins to send what `buffer` gets, at most one batch in `every`. `session` is the mark that the client's connections are
+    /// counted from. Must run within a runtime.
     pub fn start(
         client: Client,
-        topic: String,
+        topics: &Topics,
         buffer: TimingsBuffer,
         session: SessionMark,
         every: Duration,
     ) -> TimingsPublisher {
+        let topic = topics.agent_timings(buffer.agent());
+        let listening = Arc::new(Listening::default());
+        client.subscribe(&topics.hub_presence(), Qos::AtLeastOnce, {
+            let listening = Arc::clone(&listening);
+            move |message| listening.on_hub(&message)
+        });
         let buffer = Mutex::new(buffer);
         let (pushed, hurry) = (Notify::new(), Notify::new());
-        let shared = Arc::new(Shared { client, topic, session, buffer, pushed, hurry });
+        let shared = Arc::new(Shared { client, topic, session, buffer, listening, pushed, hurry });
         let mut task = JoinSet::new();
         task.spawn(Arc::clone(&shared).run(every));
         TimingsPublisher { shared, task }
@@ -82,29 +111,34 @@ impl Shared {
 
     async fn run(self: Arc<Shared>, every: Duration) {
         let mut state = self.client.state();
+        let mut served = 0;
         loop {
             let connection = match *state.borrow_and_update() {
-                ClientState::Connected { connection, .. } => Some(connection),
-                ClientState::Connecting { .. } => None,
+                ClientState::Connected { connection, .. } => connection,
+                ClientState::Connecting { .. } => 0,
                 ClientState::Closed => return,
             };
-            let Some(connection) = connection else {
-                if state.changed().await.is_err() {
-                    return;
-                }
-                continue;
-            };
-            if self.send(self.session.at(connection)).await {
-                tokio::select! {
-                    () = tokio::time::sleep(every) => {}
-                    () = self.hurry.notified() => {}
-                }
+            let heard = connection > 0 && self.listening.connection.load(Ordering::Acquire) == connection;
+            if heard && served != connection {
+                // A fleet that has waited for its hub does not speak at once.
+                served = connection;
+                self.pause(every.mul_f64(random() as f64 / u64::MAX as f64)).await;
+            } else if heard && self.send(self.session.at(connection)).await {
+                self.pause(every).await;
             } else {
                 tokio::select! {
-                    () = self.pushed.notified() => {}
+                    () = self.pushed.notified(), if heard => {}
+                    () = self.listening.changed.notified() => {}
                     changed = state.changed() => if changed.is_err() { return },
                 }
             }
+        }
+    }
+
+    async fn pause(&self, time: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = self.hurry.notified() => {}
         }
     }
 

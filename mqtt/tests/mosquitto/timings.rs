@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use omnilearn_mqtt::client::Qos;
+use omnilearn_mqtt::client::{Client, ClientConfig, Greeting, Message, Qos};
+use omnilearn_mqtt::presence::{HubPresence, PresenceState};
 use omnilearn_mqtt::session::SessionMark;
 use omnilearn_mqtt::timings::{TimedStep, TimingsBatch, TimingsBuffer, TimingsFormat, TimingsPublisher};
 
 use crate::broker::Mosquitto;
-use crate::{agent, hub, topics, within};
+use crate::{agent, options, topics, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn steps_that_wait_for_a_broker_arrive_later_in_order() {
@@ -16,15 +17,26 @@ async fn steps_that_wait_for_a_broker_arrive_later_in_order() {
         let Some(mut broker) = Mosquitto::start("") else { return };
         let url = broker.url("mqtt", "omnilearn");
         let heard = Arc::new(Mutex::new(Vec::<TimingsBatch>::new()));
-        let (at_hub, hearing) = (hub(&url), Arc::clone(&heard));
+        let hearing = Arc::clone(&heard);
+        let (url_of_hub, mark) = (url.clone(), SessionMark::new());
+        let greet = Arc::new(move |connection| {
+            let hub =
+                HubPresence { state: PresenceState::Online, session: mark.at(connection), version: "0.1.0".into() };
+            let payload = hub.encode().into();
+            let hello = vec![Message { topic: topics(&url_of_hub).hub_presence(), payload, retain: true }];
+            Greeting { will: None, hello }
+        });
+        let probe_topic = topics(&url).hub_probe();
+        let at_hub =
+            Client::start(ClientConfig { options: options(&url), client_id: "hub".into(), probe_topic, greet });
         at_hub.subscribe_large(&topics(&url).all_timings(), Qos::AtLeastOnce, 1 << 20, move |message| {
             hearing.lock().unwrap().push(TimingsBatch::decode("pi-4", &message.payload).unwrap());
         });
         let session = SessionMark::new();
         let at_agent = agent(&url, "pi-4");
-        let topic = topics(&url).agent_timings("pi-4");
         let buffer = TimingsBuffer::new("pi-4", format, 2000);
-        let publisher = TimingsPublisher::start(at_agent.clone(), topic, buffer, session, Duration::from_millis(20));
+        let publisher =
+            TimingsPublisher::start(at_agent.clone(), &topics(&url), buffer, session, Duration::from_millis(20));
         within(10, at_hub.connected()).await;
         for number in 0..5000u64 {
             if number == 1000 {
@@ -32,7 +44,7 @@ async fn steps_that_wait_for_a_broker_arrive_later_in_order() {
             }
             if number == 4500 {
                 broker.resume();
-                within(20, at_hub.connected()).await;
+                // Whoever of the two is back first.
                 within(20, at_agent.connected()).await;
             }
             assert_eq!(publisher.push(TimedStep { job: number, ..TimedStep::default() }), number);

@@ -66,9 +66,11 @@ pub(super) struct Session<'a> {
     out: BytesMut,
     next_id: u16,
     unacknowledged: HashMap<u16, Option<oneshot::Sender<()>>>,
-    /// Filters that were asked for, in order, and those of the packet that waits for an answer.
+    /// What was asked for, in order, and the filters of each question that waits for an answer.
     subscriptions: Vec<Arc<Subscription>>,
     subscribing: HashMap<u16, Vec<String>>,
+    /// Whether the broker lets nobody hear the probe topic.
+    probe_refused: bool,
     goodbye_id: Option<u16>,
     hello: Vec<Message>,
     last_read: Instant,
@@ -90,6 +92,7 @@ impl<'a> Session<'a> {
             unacknowledged: HashMap::new(),
             subscriptions: Vec::new(),
             subscribing: HashMap::new(),
+            probe_refused: false,
             goodbye_id: None,
             hello: Vec::new(),
             last_read: now,
@@ -102,7 +105,7 @@ impl<'a> Session<'a> {
     pub(super) async fn serve(mut self, dialed: Dialed, hello: Vec<Message>) -> End {
         self.hello = hello;
         let lost = |reason: String| End::Lost { reason };
-        let Dialed { transport, mut bytes } = dialed;
+        let Dialed { transport, mut bytes, quick } = dialed;
         let (mut reader, mut writer) = tokio::io::split(transport);
         let (mut decoder, mut unflushed) = (Decoder::default(), false);
         self.subscribe(true);
@@ -113,6 +116,8 @@ impl<'a> Session<'a> {
             if let Err(reason) = self.decode(&mut decoder, &mut bytes) {
                 return lost(reason);
             }
+            // Before messages, which may be answered on what was just subscribed to.
+            self.subscribe(false);
             self.fill();
             if self.phase == Phase::Leaving && self.out.is_empty() && !unflushed {
                 writer.shutdown().await.ok(); // the broker has everything already
@@ -123,14 +128,17 @@ impl<'a> Session<'a> {
             tokio::select! {
                 read = reader.read_buf(&mut bytes) => match read {
                     Ok(0) => return self.ended("the broker ended the connection".into()),
-                    Ok(_) => (self.last_read, self.pinged) = (Instant::now(), None),
+                    Ok(_) => {
+                        quick.ask();
+                        (self.last_read, self.pinged) = (Instant::now(), None);
+                    }
                     Err(error) => return self.ended(format!("the connection was lost: {error}")),
                 },
                 written = write_or_flush(&mut writer, &mut self.out), if unflushed || !self.out.is_empty() => match written {
                     Ok(bytes) => (self.last_written, unflushed) = (Instant::now(), bytes > 0),
                     Err(error) => return self.ended(format!("the connection was lost: {error}")),
                 },
-                () = self.shared.queue.work() => self.subscribe(false),
+                () = self.shared.queue.work() => {}
                 _ = ticks.tick() => if let Err(reason) = self.on_tick() {
                     return self.ended(reason);
                 },
@@ -267,11 +275,11 @@ impl<'a> Session<'a> {
                 for filter in &refused {
                     warn!(filter, "the broker refuses a subscription; its rules of access do not fit");
                 }
-                if self.phase == Phase::Subscribing {
-                    let no_probe = refused.contains(&&self.shared.config.probe_topic);
+                self.probe_refused |= refused.contains(&&self.shared.config.probe_topic);
+                if self.phase == Phase::Subscribing && self.subscribing.is_empty() {
                     self.phase = Phase::Probing;
                     let step = match self.memory.packet_size.begin() {
-                        Step::Ask(_) if no_probe => self.memory.packet_size.give_up(),
+                        Step::Ask(_) if self.probe_refused => self.memory.packet_size.give_up(),
                         step => step,
                     };
                     self.take_step(step);
@@ -290,7 +298,7 @@ impl<'a> Session<'a> {
             return;
         }
         let Publish { topic, payload, retain, dup: duplicate, .. } = publish;
-        let incoming = Incoming { topic, payload, retain, duplicate };
+        let incoming = Incoming { topic, payload, retain, duplicate, connection: self.connection };
         for subscription in &self.subscriptions {
             if matches(&subscription.filter, &incoming.topic) {
                 (subscription.handler)(incoming.clone());

@@ -1,13 +1,13 @@
 //! The hub's tasks at the broker, from the first attempt to the goodbye.
 
 use axum::Router;
+use omnilearn_mqtt::broker::Broker;
 use omnilearn_mqtt::client::{Client, ClientState, Incoming};
 use omnilearn_mqtt::stream::Acceptor;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::broker_process::BrokerProcess;
 use super::identity::{ClaimError, Identity};
 use super::{Mqtt, NewTimings, lock};
 use crate::limits::{CLAIM_RETRY, TIMINGS_INBOX};
@@ -16,7 +16,7 @@ use crate::metered::{MqttMetered, Peer};
 /// The tasks behind [`Mqtt`], and the broker, if it is the hub's own.
 pub(crate) struct MqttTasks {
     pub(super) mqtt: Mqtt,
-    pub(super) process: Option<BrokerProcess>,
+    pub(super) broker: Option<Broker>,
     pub(super) claimed: bool,
     pub(super) tasks: JoinSet<()>,
 }
@@ -48,8 +48,8 @@ impl MqttTasks {
             client.close(goodbye).await;
         }
         self.tasks.shutdown().await;
-        if let Some(process) = self.process.take() {
-            tokio::task::spawn_blocking(move || process.stop()).await.ok();
+        if let Some(broker) = self.broker.take() {
+            broker.shutdown().await;
         }
     }
 }

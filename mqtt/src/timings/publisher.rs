@@ -27,7 +27,7 @@ struct Shared {
     client: Client,
     topic: String,
     session: SessionMark,
-    buffer: Mutex<TimingsBuffer>,
+    buffer: Arc<Mutex<TimingsBuffer>>,
     listening: Arc<Listening>,
     /// A step came.
     pushed: Notify,
@@ -54,21 +54,25 @@ impl Listening {
 
 impl TimingsPublisher {
     /// Begins to send what `buffer` gets, at most one batch in `every`. `session` is the mark that the client's connections are
-    /// counted from. Must run within a runtime.
+    /// counted from. The buffer outlives the publisher, so that another client goes on where this one was dropped. Must run within
+    /// a runtime.
     pub fn start(
         client: Client,
         topics: &Topics,
-        buffer: TimingsBuffer,
+        buffer: Arc<Mutex<TimingsBuffer>>,
         session: SessionMark,
         every: Duration,
     ) -> TimingsPublisher {
-        let topic = topics.agent_timings(buffer.agent());
+        let topic = {
+            let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            buffer.failed(); // whatever an earlier publisher had under way
+            topics.agent_timings(buffer.agent())
+        };
         let listening = Arc::new(Listening::default());
         client.subscribe(&topics.hub_presence(), Qos::AtLeastOnce, {
             let listening = Arc::clone(&listening);
             move |message| listening.on_hub(&message)
         });
-        let buffer = Mutex::new(buffer);
         let (pushed, hurry) = (Notify::new(), Notify::new());
         let shared = Arc::new(Shared { client, topic, session, buffer, listening, pushed, hurry });
         let mut task = JoinSet::new();

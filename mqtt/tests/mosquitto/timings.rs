@@ -34,7 +34,7 @@ async fn steps_that_wait_for_a_broker_arrive_later_in_order() {
         });
         let session = SessionMark::new();
         let at_agent = agent(&url, "pi-4");
-        let buffer = TimingsBuffer::new("pi-4", format, 2000);
+        let buffer = Arc::new(Mutex::new(TimingsBuffer::new("pi-4", format, 2000)));
         let publisher =
             TimingsPublisher::start(at_agent.clone(), &topics(&url), buffer, session, Duration::from_millis(20));
         within(10, at_hub.connected()).await;

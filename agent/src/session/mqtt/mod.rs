@@ -4,7 +4,6 @@ mod attendance;
 mod commands;
 mod errands;
 mod hands;
-mod timings;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,7 +23,6 @@ use tracing::warn;
 use self::attendance::{Attendance, Left, subscribe};
 use self::errands::Errands;
 pub(super) use self::hands::Hands;
-use self::timings::Sender;
 use super::REFUSED_WAIT;
 use super::recorder::Recorder;
 use super::route::Ferry;
@@ -146,15 +144,13 @@ impl Link {
             hub_is_there: false,
         };
         let (orders, health) = (self.hands.helm.follow(), self.hands.health.clone());
-        let timings = Sender { client: &client, topic: topics.agent_timings(name), recorder: &self.recorder, base };
-        let left = tokio::select! {
-            left = attendance.run(news, orders, health, errands, goodbye) => left,
-            never = timings.send(self.config.timings_every) => match never {},
-        };
+        self.recorder.publish(client.clone(), topics, base, self.config.timings_every);
+        let left = attendance.run(news, orders, health, errands, goodbye).await;
         // Who has made way for another says nothing under its name any more.
         let last = (!matches!(left, Left::Rival)).then(|| announcer.goodbye());
-        if matches!(left, Left::Goodbye) {
-            let _ = tokio::time::timeout(LAST_TIMINGS, timings.finish()).await; // a broker that is away gets none
+        match left {
+            Left::Goodbye => self.recorder.finish(LAST_TIMINGS).await,
+            Left::Rival | Left::Login(_) => self.recorder.keep(),
         }
         let _ = tokio::time::timeout(GOODBYE, client.close(last)).await; // a will says the same
         left

@@ -2,7 +2,7 @@
 //! bytes without a pause. `cargo run --example stream_rate [ROUNDS]`
 
 #[path = "../tests/mosquitto/broker.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
+#[expect(dead_code, clippy::unwrap_used, reason = "it is the tests', which use all of it and fail by panicking")]
 mod broker;
 
 use std::error::Error;

@@ -183,8 +183,7 @@ fn close_push(
 
 #[cfg(test)]
 mod tests {
-    use omnilearn_mqtt::session::SessionMark;
-    use omnilearn_mqtt::timings::{TimingsBatch, TimingsFormat};
+    use omnilearn_mqtt::timings::TimingsFormat;
     use omnilearn_wire::message::{StepReport, StepTimings};
     use omnilearn_wire::{JobId, Version};
 
@@ -214,13 +213,9 @@ mod tests {
         for (way, pushed) in [(TimingsWay::Push, Some(2.0)), (TimingsWay::Mqtt, None)] {
             let recorder = Recorder::new("pi", TimingsFormat::Json, way);
             assert_eq!(closed(Some(&recorder)).map(|timings| timings.compute_s), pushed);
-            let session = SessionMark { process: 1, epoch: 2 };
-            let batch = TimingsBatch::decode("pi", &recorder.next_batch(session, 4096).unwrap()).unwrap();
-            let step = batch.steps[0];
+            let step = recorder.taken().steps[0];
             assert_eq!((step.job, step.assignment, step.round, step.version, step.samples), (7, 5, 3, 2, 16));
-            assert_eq!((batch.session, step.seq, step.timings().compute_s), (session, 0, 2.0));
-            recorder.acknowledged();
-            assert!(recorder.is_empty());
+            assert_eq!((step.seq, step.timings().compute_s), (0, 2.0));
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use omnilearn_mqtt::client::Client;
 use omnilearn_mqtt::session::SessionMark;
-use omnilearn_mqtt::timings::{STEPS_MAX_DEFAULT, TimedStep, TimingsBuffer, TimingsFormat};
+use omnilearn_mqtt::timings::{STEPS_MAX_DEFAULT, TimedStep, TimingsBuffer, TimingsFormat, TimingsPublisher};
+use omnilearn_mqtt::topics::Topics;
 use omnilearn_wire::AssignmentId;
 use omnilearn_wire::message::StepTimings;
-use tokio::sync::Notify;
 
 use super::compute::Step;
 use crate::config::TimingsWay;
@@ -19,8 +21,9 @@ pub(super) struct Recorder(Rc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    buffer: RefCell<TimingsBuffer>,
-    filled: Notify,
+    buffer: Arc<Mutex<TimingsBuffer>>,
+    /// Who sends them, while there is a client for the broker.
+    publisher: RefCell<Option<TimingsPublisher>>,
     way: TimingsWay,
     began: Instant,
 }
@@ -28,8 +31,8 @@ struct Shared {
 impl Recorder {
     /// Nothing is recorded yet. The process began now.
     pub(super) fn new(agent: &str, format: TimingsFormat, way: TimingsWay) -> Recorder {
-        let buffer = RefCell::new(TimingsBuffer::new(agent, format, STEPS_MAX_DEFAULT));
-        Recorder(Rc::new(Shared { buffer, filled: Notify::new(), way, began: Instant::now() }))
+        let buffer = Arc::new(Mutex::new(TimingsBuffer::new(agent, format, STEPS_MAX_DEFAULT)));
+        Recorder(Rc::new(Shared { buffer, publisher: RefCell::default(), way, began: Instant::now() }))
     }
 
     /// Whether the hub is told with each push as well.
@@ -56,31 +59,47 @@ impl Recorder {
             samples,
             ..TimedStep::default()
         };
-        self.0.buffer.borrow_mut().push(timed.with_timings(timings));
-        self.0.filled.notify_one();
+        let timed = timed.with_timings(timings);
+        match &*self.0.publisher.borrow() {
+            Some(publisher) => publisher.push(timed),
+            None => self.0.buffer.lock().unwrap_or_else(PoisonError::into_inner).push(timed),
+        };
     }
 
-    /// Waits until something is there to be sent.
-    pub(super) async fn filled(&self) {
-        while self.is_empty() {
-            self.0.filled.notified().await;
+    /// Sends what is recorded through this client, at most a batch in `every`, in the place of any other.
+    pub(super) fn publish(&self, client: Client, topics: &Topics, session: SessionMark, every: Duration) {
+        let publisher = TimingsPublisher::start(client, topics, Arc::clone(&self.0.buffer), session, every);
+        self.0.publisher.replace(Some(publisher));
+    }
+
+    /// Keeps what is recorded for another client.
+    pub(super) fn keep(&self) {
+        self.0.publisher.take();
+    }
+
+    /// Sends what is left, for at most `longest`.
+    pub(super) async fn finish(&self, longest: Duration) {
+        let publisher = self.0.publisher.take();
+        if let Some(publisher) = publisher {
+            publisher.finish(longest).await;
         }
     }
+}
 
-    /// Whether everything has been acknowledged.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.buffer.borrow().waiting() == 0
-    }
+#[cfg(test)]
+mod tests {
+    use omnilearn_mqtt::timings::TimingsBatch;
 
-    /// What is to be sent next, of at most `bytes_max` bytes. What was under way is sent again.
-    pub(super) fn next_batch(&self, session: SessionMark, bytes_max: usize) -> Option<Vec<u8>> {
-        let mut buffer = self.0.buffer.borrow_mut();
-        buffer.failed();
-        buffer.next_batch(session, bytes_max)
-    }
+    use super::*;
 
-    /// The broker has what was sent last.
-    pub(super) fn acknowledged(&self) {
-        self.0.buffer.borrow_mut().acknowledged();
+    impl Recorder {
+        /// Takes what is recorded.
+        pub(in crate::session) fn taken(&self) -> TimingsBatch {
+            let mut buffer = self.0.buffer.lock().unwrap();
+            let session = SessionMark { process: 1, epoch: 2 };
+            let batch = buffer.next_batch(session, 1 << 20).expect("something is recorded");
+            buffer.received(u64::MAX);
+            TimingsBatch::decode("pi", &batch).unwrap()
+        }
     }
 }

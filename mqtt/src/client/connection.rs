@@ -29,8 +29,10 @@ struct Memory {
 }
 
 impl Memory {
-    fn report_skipped(&mut self, topic: &str, bytes: usize, bytes_max: usize) {
-        if self.reported.len() < REPORTED_MAX && self.reported.insert(topic.to_owned()) {
+    /// Returns whether it was news.
+    fn report_skipped(&mut self, topic: &str, bytes: usize, bytes_max: usize) -> bool {
+        let news = self.reported.len() < REPORTED_MAX && self.reported.insert(topic.to_owned());
+        if news {
             warn!(
                 topic,
                 bytes,
@@ -38,6 +40,7 @@ impl Memory {
                 "a message is too large for its topic and is skipped; others like it will be silently"
             );
         }
+        news
     }
 }
 
@@ -95,5 +98,22 @@ fn report(shared: &Shared, reason: &str, probing: bool) {
         info!(%broker, reason, "the broker ended the connection over a large packet, trying a smaller one");
     } else if !known {
         warn!(%broker, reason, "not connected to the broker");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_topic_is_reported_once_and_not_without_end() {
+        let mut memory = Memory { packet_size: PacketSize::new(None, "probe"), reported: HashSet::new() };
+        assert!(memory.report_skipped("a", 100_000, 65_536));
+        assert!(!memory.report_skipped("a", 200_000, 65_536));
+        assert!(memory.report_skipped("b", 100_000, 65_536));
+        for number in 0..2 * REPORTED_MAX {
+            memory.report_skipped(&number.to_string(), 100_000, 65_536);
+        }
+        assert_eq!(memory.reported.len(), REPORTED_MAX);
     }
 }

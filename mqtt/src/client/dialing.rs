@@ -60,6 +60,39 @@ pub(super) struct Dialed {
     pub(super) transport: Box<dyn Transport>,
     /// What came after the broker's answer.
     pub(super) bytes: BytesMut,
+    pub(super) quick: QuickAcknowledgement,
+}
+
+/// Has the operating system acknowledge what comes at once.
+///
+/// Brokers such as Mosquitto leave Nagle's algorithm on: they hold a small packet back while one before it is not acknowledged.
+/// An operating system waits up to 40 ms with that, in hope of something to send along. Together they make a stream stand still
+/// for as long with each window. What is asked for lasts until the system thinks better of it, so it is asked after each read.
+pub(super) struct QuickAcknowledgement {
+    /// Another handle on the connection's socket.
+    #[cfg(target_os = "linux")]
+    socket: Option<socket2::Socket>,
+}
+
+impl QuickAcknowledgement {
+    fn of(tcp: TcpStream) -> io::Result<(TcpStream, QuickAcknowledgement)> {
+        #[cfg(target_os = "linux")]
+        {
+            let tcp = tcp.into_std()?;
+            let socket = tcp.try_clone().ok().map(socket2::Socket::from); // without it, all goes on, only slower
+            Ok((TcpStream::from_std(tcp)?, QuickAcknowledgement { socket }))
+        }
+        #[cfg(not(target_os = "linux"))]
+        Ok((tcp, QuickAcknowledgement {}))
+    }
+
+    /// To be called after each read.
+    pub(super) fn ask(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(socket) = &self.socket {
+            socket.set_tcp_quickack(true).ok(); // as above
+        }
+    }
 }
 
 /// Connects, as `client_id`, with this last will.
@@ -74,9 +107,9 @@ async fn dial_patiently(options: &Options, client_id: &str, will: Option<Message
     let tcp = async {
         let tcp = TcpStream::connect((host, port)).await?;
         tcp.set_nodelay(true)?;
-        Ok(tcp)
+        QuickAcknowledgement::of(tcp)
     };
-    let tcp = tcp.await.map_err(|source| DialError::Tcp { address: format!("{host}:{port}"), source })?;
+    let (tcp, quick) = tcp.await.map_err(|source| DialError::Tcp { address: format!("{host}:{port}"), source })?;
     let mut transport: Box<dyn Transport> = if options.broker.is_encrypted() {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| DialError::Name { host: host.to_owned() })?;
         let connector = TlsConnector::from(Arc::new(tls(&options.tls)?));
@@ -85,7 +118,6 @@ async fn dial_patiently(options: &Options, client_id: &str, will: Option<Message
         Box::new(tcp)
     };
     let mut connect = Connect::new(client_id);
-    // Whole seconds, as rounded up as the wait for the broker's answers is.
     connect.keep_alive = options.keep_alive.as_secs().clamp(1, u64::from(u16::MAX)) as u16;
     connect.last_will = will.map(|will| LastWill {
         topic: will.topic,
@@ -108,7 +140,7 @@ async fn dial_patiently(options: &Options, client_id: &str, will: Option<Message
         match decoder.next(&mut bytes, |_| 0).map_err(DialError::Decode)? {
             Some(Decoded::Packet(Packet::ConnAck(answer))) => {
                 return match refusal(answer.code) {
-                    None => Ok(Dialed { transport, bytes }),
+                    None => Ok(Dialed { transport, bytes, quick }),
                     Some(why) => Err(DialError::Refused { why }),
                 };
             }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use omnilearn_mqtt::claim::{ClaimError, claim};
 use omnilearn_mqtt::client::{Client, ClientConfig, Greeting, Message, Qos};
 use omnilearn_mqtt::command::{Command, CommandReply, CommandRequest};
+use omnilearn_mqtt::options::Options;
 use omnilearn_mqtt::presence::{AgentPresence, Announcer, PresenceState, Transport};
 use omnilearn_mqtt::session::SessionMark;
 use omnilearn_mqtt::timings::TimingsFormat;
 
 use crate::broker::Mosquitto;
+use crate::relay::Relay;
 use crate::{options, topics, within};
 
 fn presence(session: SessionMark) -> AgentPresence {
@@ -27,7 +29,11 @@ fn presence(session: SessionMark) -> AgentPresence {
 
 /// An agent as far as names go: it claims its name, says that it is there, and answers who asks.
 async fn run(url: &str, process: u64) -> Result<(Client, Announcer), ClaimError> {
-    let epoch = claim(&options(url), &topics(url), "pi-4", process).await?;
+    run_over(options(url), url, process).await
+}
+
+async fn run_over(way: Options, url: &str, process: u64) -> Result<(Client, Announcer), ClaimError> {
+    let epoch = claim(&way, &topics(url), "pi-4", process).await?;
     let session = SessionMark { process, epoch };
     let announcer = Announcer::new(topics(url), presence(session));
     let probe_topic = topics(url).agent_probe("pi-4");
@@ -44,7 +50,8 @@ async fn run(url: &str, process: u64) -> Result<(Client, Announcer), ClaimError>
     let (answering, topic) = (client.clone(), topics(url).agent_reply("pi-4"));
     tokio::spawn(async move {
         while let Some(reply) = replies.recv().await {
-            answering.publish(Message { topic: topic.clone(), payload: reply.encode().into(), retain: false }).unwrap();
+            // Whoever asked asks again if the connection is lost just now.
+            answering.publish(Message { topic: topic.clone(), payload: reply.encode().into(), retain: false }).ok();
         }
     });
     within(10, client.connected()).await;
@@ -94,4 +101,51 @@ async fn a_name_that_nobody_answers_to_is_free_and_its_epochs_are_counted_on() {
     assert_eq!(within(10, claim(&options(&url), &topics, "pi-4", 1)).await, Ok(41));
     let (_client, announcer) = within(10, run(&url, 1)).await.unwrap();
     assert_eq!(announcer.presence().session, SessionMark { process: 1, epoch: 42 });
+}
+
+/// An agent that lets [`claim`] decide whenever another says that it is the same. Ends when it has to go.
+async fn live(way: Options, url: String, process: u64) -> ClaimError {
+    loop {
+        match run_over(way.clone(), &url, process).await {
+            Ok((client, announcer)) => {
+                announcer.challenged().await;
+                client.close(None).await;
+            }
+            Err(error) => return error,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_agent_that_was_cut_off_and_one_that_took_its_place_one_goes() {
+    let Some(broker) = Mosquitto::start("") else { return };
+    for (first, second) in [(1, 2), (2, 1)] {
+        let url = broker.url("mqtt", &format!("first-{first}"));
+        let relay = Relay::start(broker.port()).await;
+        let way = Options { keep_alive: Duration::from_secs(1), ..options(&relay.url(&format!("first-{first}"))) };
+        let mut cut_off = tokio::spawn(live(way, url.clone(), first));
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        relay.cut(true);
+        tokio::time::sleep(Duration::from_secs(4)).await; // the broker has given it up, so its name is free
+        let mut in_its_place = tokio::spawn(live(options(&url), url.clone(), second));
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        relay.cut(false);
+        let gone = within(20, async {
+            tokio::select! {
+                gone = &mut cut_off => gone,
+                gone = &mut in_its_place => gone,
+            }
+        });
+        assert!(matches!(gone.await.unwrap(), ClaimError::Taken { .. }));
+        // The other stays.
+        let stays = async {
+            tokio::select! {
+                gone = &mut cut_off, if !cut_off.is_finished() => gone,
+                gone = &mut in_its_place, if !in_its_place.is_finished() => gone,
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(5), stays).await.is_err(), "both are gone");
+        cut_off.abort();
+        in_its_place.abort();
+    }
 }

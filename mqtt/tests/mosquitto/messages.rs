@@ -81,7 +81,7 @@ async fn messages_that_are_too_large_are_skipped_and_the_connection_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_are_acknowledged_or_refused() {
-    let Some(mut broker) = Mosquitto::start("") else { return };
+    let Some(mut broker) = Mosquitto::start("max_queued_messages 0") else { return };
     let url = broker.url("mqtt", "omnilearn");
     let client = hub(&url);
     let message = |bytes: usize| Message { topic: "omnilearn/x".into(), payload: vec![0; bytes].into(), retain: false };

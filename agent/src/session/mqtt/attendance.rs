@@ -90,7 +90,7 @@ impl Attendance<'_> {
         health.mark_changed();
         let mut login: Option<(Instant, Box<Options>)> = None;
         loop {
-            let session = self.base.with_epoch(self.base.epoch + self.connection);
+            let session = self.base.at(self.connection);
             let login_at = login.as_ref().map(|(at, _)| *at);
             // Every arm is safe to drop: what it waits for stays where it is.
             tokio::select! {

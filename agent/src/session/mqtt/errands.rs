@@ -15,6 +15,8 @@ pub(super) struct Errands {
     hands: Hands,
     commands: Commands,
     doing: Option<Doing>,
+    /// Whether a payload was no command: one line says it.
+    was_puzzled: bool,
 }
 
 struct Doing {
@@ -25,7 +27,7 @@ struct Doing {
 impl Errands {
     /// Nothing is being done yet.
     pub(super) fn new(hands: Hands) -> Errands {
-        Errands { hands, commands: Commands::default(), doing: None }
+        Errands { hands, commands: Commands::default(), doing: None, was_puzzled: false }
     }
 
     /// Takes a request; returns a reply if there is one at once.
@@ -34,7 +36,11 @@ impl Errands {
             Ok(request) => request,
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
-                warn!(%error, cause, "a command is not understood");
+                if std::mem::replace(&mut self.was_puzzled, true) {
+                    debug!(%error, cause, "another command is not understood");
+                } else {
+                    warn!(%error, cause, "a command is not understood; further ones are not reported");
+                }
                 return None;
             }
         };

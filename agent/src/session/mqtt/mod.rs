@@ -4,7 +4,6 @@ mod attendance;
 mod commands;
 mod errands;
 mod hands;
-mod timings;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,7 +23,6 @@ use tracing::warn;
 use self::attendance::{Attendance, Left, subscribe};
 use self::errands::Errands;
 pub(super) use self::hands::Hands;
-use self::timings::Sender;
 use super::REFUSED_WAIT;
 use super::recorder::Recorder;
 use super::route::Ferry;
@@ -146,15 +144,13 @@ impl Link {
             hub_is_there: false,
         };
         let (orders, health) = (self.hands.helm.follow(), self.hands.health.clone());
-        let timings = Sender { client: &client, topic: topics.agent_timings(name), recorder: &self.recorder, base };
-        let left = tokio::select! {
-            left = attendance.run(news, orders, health, errands, goodbye) => left,
-            never = timings.send(self.config.timings_every) => match never {},
-        };
+        self.recorder.publish(client.clone(), topics, base, self.config.timings_every);
+        let left = attendance.run(news, orders, health, errands, goodbye).await;
         // Who has made way for another says nothing under its name any more.
         let last = (!matches!(left, Left::Rival)).then(|| announcer.goodbye());
-        if matches!(left, Left::Goodbye) {
-            let _ = tokio::time::timeout(LAST_TIMINGS, timings.finish()).await; // a broker that is away gets none
+        match left {
+            Left::Goodbye => self.recorder.finish(LAST_TIMINGS).await,
+            Left::Rival | Left::Login(_) => self.recorder.keep(),
         }
         let _ = tokio::time::timeout(GOODBYE, client.close(last)).await; // a will says the same
         left
@@ -175,4 +171,30 @@ impl Link {
 
 fn is_paused(health: &Health) -> bool {
     matches!(health, Health::Paused { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use omnilearn_mqtt::address::BrokerUrl;
+
+    use super::*;
+
+    #[test]
+    fn name_and_token_are_the_login_unless_there_is_another() {
+        let identity = Identity { name: "pi".to_owned(), process: 1, transport: Transport::Mqtt };
+        let token = Token::new("open sesame").unwrap();
+        let options = Options::new(BrokerUrl::parse("mqtt://localhost").unwrap());
+        let login = |options: &Options, token| {
+            let credentials = identity.login(options.clone(), token).credentials?;
+            Some((credentials.user, credentials.password))
+        };
+        assert_eq!(login(&options, None), None);
+        assert_eq!(login(&options, Some(&token)), Some(("pi".to_owned(), "open sesame".to_owned())));
+        let own = Credentials { user: "box".to_owned(), password: "secret".to_owned() };
+        let own = Options { credentials: Some(own), ..options.clone() };
+        assert_eq!(login(&own, Some(&token)), Some(("box".to_owned(), "secret".to_owned())));
+        let mut certified = options;
+        certified.tls.client = Some((Vec::new(), Vec::new()));
+        assert_eq!(login(&certified, Some(&token)), None);
+    }
 }

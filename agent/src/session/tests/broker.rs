@@ -10,6 +10,7 @@ use omnilearn_mqtt::presence::{AgentPresence, HubPresence, PresenceState, Transp
 use omnilearn_mqtt::session::SessionMark;
 use omnilearn_mqtt::stream::Acceptor;
 use omnilearn_mqtt::timings::TimingsBatch;
+use omnilearn_mqtt::topics::Topics;
 use omnilearn_wire::handshake::{self, Welcome};
 use omnilearn_wire::message::AgentMessage;
 use omnilearn_wire::{AgentId, AssignmentId, frame};
@@ -25,6 +26,14 @@ fn config(hub: &Hub, broker: &Broker, way: TimingsWay) -> AgentConfig {
     let timings_every = Duration::from_millis(50);
     let mqtt = MqttConfig { timings: way, timings_every, ..MqttConfig::new(broker.options()) };
     AgentConfig { mqtt: Some(mqtt), ..hub.config() }
+}
+
+/// What a hub says that is there.
+fn hub_is_there() -> Vec<Message> {
+    let session = SessionMark { process: 9, epoch: 1 };
+    let hub = HubPresence { state: PresenceState::Online, session, version: "test".to_owned() };
+    let topic = Topics::new("test").hub_presence();
+    vec![Message { topic, payload: Bytes::from(hub.encode()), retain: true }]
 }
 
 fn presence(incoming: &Incoming) -> Option<AgentPresence> {
@@ -59,7 +68,7 @@ async fn commands_are_acknowledged_and_presence_says_what_they_did() {
     hub.cache_kernel();
     let agent = start(config(&hub, &broker, TimingsWay::Push), &FakeFactory::new(8));
     let peer = hub.accept_ready().await;
-    let mut observer = Observer::new(&broker).await;
+    let mut observer = Observer::new(&broker, Vec::new()).await;
     let online = observer.online().await;
     assert_eq!((online.transport, online.paused, online.session.epoch), (Transport::WebSocket, false, 1));
     let reply = observer.command("1", Command::Identify).await;
@@ -84,12 +93,12 @@ async fn presence_tells_of_a_pause() {
     let Some(broker) = Broker::start() else { return };
     let hub = Hub::new().await;
     let agent = start(config(&hub, &broker, TimingsWay::Push), &FakeFactory::new(8));
-    let mut observer = Observer::new(&broker).await;
+    let mut observer = Observer::new(&broker, Vec::new()).await;
     observer.online().await;
     observer.command("1", Command::Pause).await;
     observer.command("2", Command::Identify).await;
     // Presence and replies come on topics of their own, in any order.
-    let mut fresh = Observer::new(&broker).await;
+    let mut fresh = Observer::new(&broker, Vec::new()).await;
     fresh.presence(|presence| presence.paused).await;
     agent.stop().await;
 }
@@ -101,7 +110,7 @@ async fn broker_that_goes_and_comes_back_disturbs_no_session_and_gets_the_timing
     hub.cache_kernel();
     let agent = start(config(&hub, &broker, TimingsWay::Mqtt), &FakeFactory::new(8));
     let mut peer = hub.accept_ready().await;
-    let mut observer = Observer::new(&broker).await;
+    let mut observer = Observer::new(&broker, hub_is_there()).await;
     observer.online().await;
     peer.send_parameters(0, &[1; 8]).await;
     for assignment in 1..=9 {
@@ -138,11 +147,11 @@ async fn clone_of_an_agent_ends_with_an_error_of_its_own() {
     let folder = tempfile::TempDir::new().unwrap();
     (config.name, config.cache) = ("pi".to_owned(), folder.path().to_owned());
     let first = start(config.clone(), &FakeFactory::new(8));
-    let mut observer = Observer::new(&broker).await;
+    let mut observer = Observer::new(&broker, Vec::new()).await;
     let online = observer.online().await;
     let error = start(config, &FakeFactory::new(8)).end().await.unwrap_err();
     assert!(matches!(&error, RunError::Taken { .. }) && error.to_string().contains("--name"), "{error}");
-    let mut still = Observer::new(&broker).await;
+    let mut still = Observer::new(&broker, Vec::new()).await;
     assert_eq!(still.online().await.session, online.session, "the first one was not disturbed");
     first.stop().await;
 }
@@ -154,14 +163,10 @@ async fn hub_is_met_at_a_broker_once_it_is_there() {
     let folder = tempfile::TempDir::new().unwrap();
     (config.name, config.cache) = ("pi".to_owned(), folder.path().to_owned());
     let agent = start(config, &FakeFactory::new(8));
-    let mut observer = Observer::new(&broker).await;
+    let mut observer = Observer::new(&broker, Vec::new()).await;
     assert_eq!(observer.online().await.transport, Transport::Mqtt);
 
-    let session = SessionMark { process: 9, epoch: 1 };
-    let hub = HubPresence { state: PresenceState::Online, session, version: "test".to_owned() };
-    let topic = observer.topics.hub_presence();
-    let hello = vec![Message { topic, payload: Bytes::from(hub.encode()), retain: true }];
-    let client = broker.client("hub", hello).await;
+    let client = broker.client("hub", hub_is_there());
     let mut acceptor = Acceptor::new(client, observer.topics.clone());
     let stream = soon("a stream", acceptor.accept()).await;
     assert_eq!(stream.peer(), "pi");
@@ -172,12 +177,13 @@ async fn hub_is_met_at_a_broker_once_it_is_there() {
     let welcome = handshake::encode_welcome(handshake::PROTOCOL_MAX, &welcome);
     socket.send(Frame::Binary(Bytes::from(welcome))).await.unwrap();
     let mut heard = Vec::new();
-    agent.shutdown.cancel();
     while let Some(Ok(frame)) = soon("the end", socket.next()).await {
-        if let Frame::Binary(bytes) = frame {
-            heard.push(frame::decode::<AgentMessage<'_>>(&bytes).map(|message| format!("{message:?}")).unwrap());
+        let Frame::Binary(bytes) = frame else { continue };
+        match frame::decode::<AgentMessage<'_>>(&bytes).unwrap() {
+            AgentMessage::Heartbeat => agent.shutdown.cancel(),
+            message => heard.push(format!("{message:?}")),
         }
     }
-    assert!(heard.iter().any(|message| message.starts_with("Leaving")), "{heard:?}");
+    assert_eq!(heard, [r#"Leaving { reason: "the agent is shutting down" }"#]);
     agent.end().await.unwrap();
 }

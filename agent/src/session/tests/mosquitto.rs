@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use omnilearn_datasets::unique;
 use omnilearn_mqtt::address::BrokerUrl;
 use omnilearn_mqtt::client::{Client, ClientConfig, Greeting, Incoming, Message, Qos};
 use omnilearn_mqtt::options::Options;
@@ -75,15 +76,13 @@ impl Broker {
     }
 
     /// A client that greets with these messages.
-    pub(super) async fn client(&self, name: &str, hello: Vec<Message>) -> Client {
-        let client = Client::start(ClientConfig {
+    pub(super) fn client(&self, name: &str, hello: Vec<Message>) -> Client {
+        Client::start(ClientConfig {
             options: self.options(),
             client_id: name.to_owned(),
             probe_topic: format!("test/{name}"),
             greet: Arc::new(move |_| Greeting { will: None, hello: hello.clone() }),
-        });
-        assert!(soon("the broker", client.connected()).await);
-        client
+        })
     }
 }
 
@@ -101,9 +100,10 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) async fn new(broker: &Broker) -> Observer {
-        let client = broker.client("observer", Vec::new()).await;
+    /// `hello` is what it says itself, each time it is connected.
+    pub(super) async fn new(broker: &Broker, hello: Vec<Message>) -> Observer {
         let topics = Topics::new("test");
+        let client = broker.client(&format!("observer-{}", unique()), hello);
         let (sender, messages) = mpsc::unbounded_channel();
         for filter in [topics.all_presence(), topics.all_timings(), topics.all_replies()] {
             let sender = sender.clone();
@@ -111,6 +111,7 @@ impl Observer {
                 let _ = sender.send(incoming); // the test may be over
             });
         }
+        assert!(soon("the broker", client.connected()).await);
         Observer { client, topics, messages }
     }
 

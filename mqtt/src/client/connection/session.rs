@@ -16,7 +16,7 @@ use super::Memory;
 use crate::client::decoder::{Decoded, Decoder};
 use crate::client::dialing::Dialed;
 use crate::client::packet_size::Step;
-use crate::client::queue::Queued;
+use crate::client::queue::{Class, Queued};
 use crate::client::{ClientState, Incoming, Message, Qos, Shared, Subscription};
 use crate::options::PACKET_BYTES_MOST;
 use crate::topics::matches;
@@ -24,8 +24,10 @@ use crate::topics::matches;
 /// Bytes that are written ahead of the connection before messages are left in the queue, where others may pass them.
 const OUT_BYTES_MAX: usize = 256 << 10;
 
-/// Messages that the broker has not acknowledged before others are left in the queue.
-const UNACKNOWLEDGED_MAX: usize = 1000;
+/// Publications that the broker has not acknowledged before others are left in the queue. Segments stop earlier, so that a
+/// message always finds a number for its packet.
+const UNACKNOWLEDGED_MAX: usize = 2000;
+const UNACKNOWLEDGED_SEGMENTS_MAX: usize = 1000;
 
 /// Room for what is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -66,9 +68,11 @@ pub(super) struct Session<'a> {
     out: BytesMut,
     next_id: u16,
     unacknowledged: HashMap<u16, Option<oneshot::Sender<()>>>,
-    /// Filters that were asked for, in order, and those of the packet that waits for an answer.
+    /// What was asked for, in order, and the filters of each question that waits for an answer.
     subscriptions: Vec<Arc<Subscription>>,
     subscribing: HashMap<u16, Vec<String>>,
+    /// Whether the broker lets nobody hear the probe topic.
+    probe_refused: bool,
     goodbye_id: Option<u16>,
     hello: Vec<Message>,
     last_read: Instant,
@@ -90,6 +94,7 @@ impl<'a> Session<'a> {
             unacknowledged: HashMap::new(),
             subscriptions: Vec::new(),
             subscribing: HashMap::new(),
+            probe_refused: false,
             goodbye_id: None,
             hello: Vec::new(),
             last_read: now,
@@ -102,7 +107,7 @@ impl<'a> Session<'a> {
     pub(super) async fn serve(mut self, dialed: Dialed, hello: Vec<Message>) -> End {
         self.hello = hello;
         let lost = |reason: String| End::Lost { reason };
-        let Dialed { transport, mut bytes } = dialed;
+        let Dialed { transport, mut bytes, quick } = dialed;
         let (mut reader, mut writer) = tokio::io::split(transport);
         let (mut decoder, mut unflushed) = (Decoder::default(), false);
         self.subscribe(true);
@@ -113,6 +118,8 @@ impl<'a> Session<'a> {
             if let Err(reason) = self.decode(&mut decoder, &mut bytes) {
                 return lost(reason);
             }
+            // Before messages, which may be answered on what was just subscribed to.
+            self.subscribe(false);
             self.fill();
             if self.phase == Phase::Leaving && self.out.is_empty() && !unflushed {
                 writer.shutdown().await.ok(); // the broker has everything already
@@ -123,14 +130,17 @@ impl<'a> Session<'a> {
             tokio::select! {
                 read = reader.read_buf(&mut bytes) => match read {
                     Ok(0) => return self.ended("the broker ended the connection".into()),
-                    Ok(_) => (self.last_read, self.pinged) = (Instant::now(), None),
+                    Ok(_) => {
+                        quick.ask();
+                        (self.last_read, self.pinged) = (Instant::now(), None);
+                    }
                     Err(error) => return self.ended(format!("the connection was lost: {error}")),
                 },
                 written = write_or_flush(&mut writer, &mut self.out), if unflushed || !self.out.is_empty() => match written {
                     Ok(bytes) => (self.last_written, unflushed) = (Instant::now(), bytes > 0),
                     Err(error) => return self.ended(format!("the connection was lost: {error}")),
                 },
-                () = self.shared.queue.work() => self.subscribe(false),
+                () = self.shared.queue.work() => {}
                 _ = ticks.tick() => if let Err(reason) = self.on_tick() {
                     return self.ended(reason);
                 },
@@ -180,14 +190,11 @@ impl<'a> Session<'a> {
         self.write(Packet::Subscribe(Subscribe { pkid, filters }));
     }
 
-    fn publish(&mut self, message: Message, qos: Qos, acknowledged: Option<oneshot::Sender<()>>) -> u16 {
-        let mut publish = Publish::from_bytes(message.topic, rumqttc_qos(qos), message.payload);
-        publish.retain = message.retain;
-        if qos == Qos::AtLeastOnce {
-            publish.pkid = self.id();
-            self.unacknowledged.insert(publish.pkid, acknowledged);
-        }
-        let id = publish.pkid;
+    fn publish(&mut self, message: Message, acknowledged: Option<oneshot::Sender<()>>) -> u16 {
+        let id = self.id();
+        let mut publish = Publish::from_bytes(message.topic, QoS::AtLeastOnce, message.payload);
+        (publish.retain, publish.pkid) = (message.retain, id);
+        self.unacknowledged.insert(id, acknowledged);
         self.write(Packet::Publish(publish));
         id
     }
@@ -201,11 +208,15 @@ impl<'a> Session<'a> {
             return;
         }
         while self.out.len() < OUT_BYTES_MAX && self.unacknowledged.len() < UNACKNOWLEDGED_MAX {
-            match self.shared.queue.take() {
-                Some(Queued { message, qos, acknowledged }) => {
-                    self.publish(message, qos, acknowledged);
+            let last = match self.unacknowledged.len() < UNACKNOWLEDGED_SEGMENTS_MAX {
+                true => Class::Segment,
+                false => Class::Message,
+            };
+            match self.shared.queue.take(last) {
+                Some(Queued { message, acknowledged, .. }) => {
+                    self.publish(message, acknowledged);
                 }
-                None if self.shared.queue.is_closing() => return self.leave(),
+                None if last == Class::Segment && self.shared.queue.is_closing() => return self.leave(),
                 None => return,
             }
         }
@@ -216,7 +227,7 @@ impl<'a> Session<'a> {
         self.waiting_since = Instant::now();
         match self.shared.queue.take_goodbye() {
             Some(goodbye) => {
-                self.goodbye_id = Some(self.publish(goodbye, Qos::AtLeastOnce, None));
+                self.goodbye_id = Some(self.publish(goodbye, None));
                 self.phase = Phase::Closing;
             }
             None => {
@@ -267,11 +278,11 @@ impl<'a> Session<'a> {
                 for filter in &refused {
                     warn!(filter, "the broker refuses a subscription; its rules of access do not fit");
                 }
-                if self.phase == Phase::Subscribing {
-                    let no_probe = refused.contains(&&self.shared.config.probe_topic);
+                self.probe_refused |= refused.contains(&&self.shared.config.probe_topic);
+                if self.phase == Phase::Subscribing && self.subscribing.is_empty() {
                     self.phase = Phase::Probing;
                     let step = match self.memory.packet_size.begin() {
-                        Step::Ask(_) if no_probe => self.memory.packet_size.give_up(),
+                        Step::Ask(_) if self.probe_refused => self.memory.packet_size.give_up(),
                         step => step,
                     };
                     self.take_step(step);
@@ -290,7 +301,7 @@ impl<'a> Session<'a> {
             return;
         }
         let Publish { topic, payload, retain, dup: duplicate, .. } = publish;
-        let incoming = Incoming { topic, payload, retain, duplicate };
+        let incoming = Incoming { topic, payload, retain, duplicate, connection: self.connection };
         for subscription in &self.subscriptions {
             if matches(&subscription.filter, &incoming.topic) {
                 (subscription.handler)(incoming.clone());
@@ -305,7 +316,7 @@ impl<'a> Session<'a> {
                 self.waiting_since = Instant::now();
                 for payload in payloads {
                     let message = Message { topic: self.shared.config.probe_topic.clone(), payload, retain: false };
-                    self.publish(message, Qos::AtLeastOnce, None);
+                    self.publish(message, None);
                 }
             }
             Step::Known(packet_bytes_max) => self.open(packet_bytes_max),
@@ -314,7 +325,7 @@ impl<'a> Session<'a> {
 
     fn open(&mut self, packet_bytes_max: usize) {
         for message in std::mem::take(&mut self.hello) {
-            self.publish(message, Qos::AtLeastOnce, None);
+            self.publish(message, None);
         }
         self.phase = Phase::Open;
         self.shared.queue.open(packet_bytes_max);

@@ -105,7 +105,7 @@ fn transfer(network: Network, up: Vec<u8>, down: Vec<u8>, appetite: usize, seed:
             }
         }
         if let Some(hub) = &hub {
-            for over in [agent.link.over(), hub.link.over()].into_iter().flatten() {
+            if let Some(over) = agent.link.over().or(hub.link.over()) {
                 return Err(format!("over: {over:?}"));
             }
             if agent.link.is_delivered()

@@ -124,7 +124,8 @@ fn the_access_list_that_we_ship_confines_an_agent_to_its_own_topics() {
     );
     let Some(mosquitto) = Mosquitto::start_with(&configuration).unwrap() else { return };
     let (url, secret) = (mosquitto.url(), |user: &str| folder.path().join(user).display().to_string());
-    let hub = ["--mqtt", &url, "--mqtt-user", "hub", "--mqtt-password-file", &secret("hub")];
+    let hub_secret = secret("hub");
+    let hub = ["--mqtt", &url, "--mqtt-user", "hub", "--mqtt-password-file", &hub_secret];
     let mut cluster = Cluster::start_with(&hub).unwrap();
     for name in ["a", "b"] {
         cluster.add_agent_at(name, &["--hub", &url, "--mqtt-password-file", &secret(name)]).unwrap();

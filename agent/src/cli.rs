@@ -268,7 +268,8 @@ impl RunArgs {
             None => default_name(),
         };
         let broker = broker.map(|broker| (broker, self.broker));
-        let sources = Sources { token_file: self.token_file, environment_token, trust: self.trust, broker };
+        let sources =
+            Sources { token_file: self.token_file, environment_token, trust: self.trust, name: name.clone(), broker };
         let Secrets { token, trust, broker } = sources.read()?;
         let mqtt = broker.map(|options| MqttConfig {
             timings: self.timings,

@@ -114,10 +114,6 @@ pub(crate) enum Command {
     #[command(verbatim_doc_comment, subcommand)]
     Agent(AgentCommand),
 
-    /// The broker's process, which `serve --mqtt-listen` starts.
-    #[command(hide = true)]
-    Broker,
-
     /// Print a job file with every key explained.
     ///
     ///   omnilearn-hub job-example > job.toml

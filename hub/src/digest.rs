@@ -27,16 +27,6 @@ impl Token {
         Token(sha256(text.trim().as_bytes()))
     }
 
-    /// The token of this digest.
-    pub(crate) fn of_digest(digest: [u8; 32]) -> Token {
-        Token(digest)
-    }
-
-    /// SHA-256 of the token.
-    pub(crate) fn digest(&self) -> &[u8; 32] {
-        &self.0
-    }
-
     /// Whether `shown` is the token. Takes the same time whatever is wrong, since digests are compared and not the texts.
     pub(crate) fn accepts(&self, shown: &str) -> bool {
         let shown = sha256(shown.trim().as_bytes());

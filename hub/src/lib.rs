@@ -6,7 +6,6 @@
 //! the other side of the JSON interface, for the command line and for tools. [`offline`] plans a job where no hub runs.
 
 pub mod allocator;
-pub mod broker;
 pub mod client;
 pub mod export;
 pub mod follow;

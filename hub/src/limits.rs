@@ -101,8 +101,3 @@ pub const SELF_TEST_WAIT: Duration = Duration::from_secs(120);
 
 /// Batches of timings that wait to be looked at. When full, further ones are dropped and counted.
 pub const TIMINGS_INBOX: usize = 256;
-
-/// First wait before a broker of the hub's own that has ended is started again; each later one is twice as long.
-pub const BROKER_RESTART: Duration = Duration::from_millis(200);
-/// The longest.
-pub const BROKER_RESTART_MAX: Duration = Duration::from_secs(10);

@@ -30,7 +30,7 @@ struct Usage(String);
 fn main() -> ExitCode {
     omnilearn_hub::allocator::return_memory();
     let cli = Cli::parse();
-    start_tracing(&cli.command);
+    start_tracing();
     let result = match cli.command {
         Command::Serve(serve) => serve_command::run(&serve),
         Command::Submit(submit) => self::submit(&submit),
@@ -39,7 +39,6 @@ fn main() -> ExitCode {
         Command::Stop(stop) => self::stop(&stop),
         Command::Health(health) => self::health(&health),
         Command::Agent(command) => agent_commands::run(&command),
-        Command::Broker => omnilearn_hub::broker::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::JobExample => print(job_file::EXAMPLE).map(|()| ExitCode::SUCCESS),
         Command::Key(KeyCommand::New(new)) => key_new(&new.file),
         Command::Key(KeyCommand::Show(show)) => key_show(&show),
@@ -52,13 +51,8 @@ fn main() -> ExitCode {
     })
 }
 
-fn start_tracing(command: &Command) {
-    let filter = match command {
-        // rumqttd's errors are what clients do, such as going.
-        Command::Broker => "warn,rumqttd=off",
-        _ => "info",
-    };
-    let filter = EnvFilter::try_from_env("OMNILEARN_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
+fn start_tracing() {
+    let filter = EnvFilter::try_from_env("OMNILEARN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
 }

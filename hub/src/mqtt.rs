@@ -1,7 +1,6 @@
 //! The hub at a broker: agents that reach nothing else, presence, timings and commands. Without a broker, or while it is away,
 //! everything else goes on.
 
-mod broker_process;
 mod commands;
 mod hearing;
 mod identity;
@@ -11,28 +10,28 @@ mod timings_book;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use omnilearn_mqtt::address::BrokerUrl;
+use omnilearn_mqtt::broker::{Broker, BrokerConfig, LoginCheck};
 use omnilearn_mqtt::client::{Client, ClientState, Message};
 use omnilearn_mqtt::command::{Command, CommandReply, CommandRequest};
 use omnilearn_mqtt::options::{Credentials, Options};
 use omnilearn_mqtt::presence::PresenceState;
 use omnilearn_mqtt::session::SessionMark;
 use omnilearn_mqtt::timings::TimedStep;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::digest::Token;
 use crate::limits::{COMMAND_WAIT, SELF_TEST_WAIT};
-use broker_process::BrokerProcess;
 use commands::Commands;
 use identity::Identity;
 use presence_book::PresenceBook;
 use timings_book::TimingsBook;
 
-pub use broker_process::ListenError;
 pub(crate) use commands::CommandError;
 pub use identity::ClaimError;
 pub(crate) use presence_book::Seen;
@@ -47,12 +46,10 @@ const HUB_USER: &str = "hub";
 pub enum MqttConfig {
     /// One that is there.
     Existing(Options),
-    /// One of the hub's own, in a process beside it.
+    /// One of the hub's own.
     Own {
         /// Where it listens.
         listen: SocketAddr,
-        /// The program `omnilearn-hub`, which it runs.
-        program: PathBuf,
         /// What clients log in with, if they must: the hub's token.
         password: Option<Password>,
     },
@@ -72,8 +69,16 @@ impl std::fmt::Debug for Password {
 #[derive(Debug, thiserror::Error)]
 pub enum MqttError {
     /// A broker of its own cannot listen.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
+    #[error(
+        "the broker cannot listen on {listen}: {cause}; is another one running there? give this one another --mqtt-listen, or use \
+         that one with --mqtt"
+    )]
+    Listen {
+        /// Where.
+        listen: SocketAddr,
+        /// Why.
+        cause: std::io::Error,
+    },
     /// Another hub is there.
     #[error(transparent)]
     Claim(#[from] ClaimError),
@@ -109,25 +114,28 @@ pub(crate) struct NewTimings {
 impl Mqtt {
     /// Starts the broker, if it is the hub's own, and claims the topics. Goes on without a broker that does not answer.
     pub(crate) async fn claim(config: MqttConfig) -> Result<(Mqtt, MqttTasks), MqttError> {
-        let (options, process) = match config {
+        let (options, broker) = match config {
             MqttConfig::Existing(options) => (options, None),
-            MqttConfig::Own { listen, program, password } => {
-                let token = password.as_ref().map(|password| crate::Token::new(&password.0));
-                let process = BrokerProcess::start(listen, program, token)?;
-                let broker = BrokerUrl::parse(&format!("mqtt://{}", own_address(process.address())))
+            MqttConfig::Own { listen, password } => {
+                let failed = |cause| MqttError::Listen { listen, cause };
+                let listener = TcpListener::bind(listen).await.map_err(failed)?;
+                let login = password.as_ref().map(|password| {
+                    let token = Token::new(&password.0);
+                    Arc::new(move |_: &str, shown: &str| token.accepts(shown)) as LoginCheck
+                });
+                let broker =
+                    Broker::start(listener, BrokerConfig { login, ..BrokerConfig::default() }).map_err(failed)?;
+                let address = BrokerUrl::parse(&format!("mqtt://{}", own_address(broker.address())))
                     .expect("an address and port are a broker's address");
                 let credentials =
                     password.map(|password| Credentials { user: HUB_USER.to_owned(), password: password.0 });
-                tracing::info!(agents = %format!("mqtt://{}", process.address()), "broker starts");
-                (Options { credentials, ..Options::new(broker) }, Some(process))
+                tracing::info!(agents = %format!("mqtt://{}", broker.address()), "broker listens");
+                (Options { credentials, ..Options::new(address) }, Some(broker))
             }
         };
         let identity = Identity::new(options);
-        let claimed = match &process {
-            Some(process) => {
-                process.listens().await;
-                true // nobody else has had the time to
-            }
+        let claimed = match &broker {
+            Some(_) => true, // nobody else has had the time to
             None => match identity.claim().await {
                 Ok(()) => true,
                 Err(error @ ClaimError::NoBroker { .. }) => {
@@ -147,7 +155,7 @@ impl Mqtt {
             reported: Mutex::default(),
             payloads_refused: AtomicU64::new(0),
         }));
-        let tasks = MqttTasks { mqtt: mqtt.clone(), process, claimed, tasks: JoinSet::new() };
+        let tasks = MqttTasks { mqtt: mqtt.clone(), broker, claimed, tasks: JoinSet::new() };
         Ok((mqtt, tasks))
     }
 

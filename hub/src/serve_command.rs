@@ -1,7 +1,6 @@
 //! `omnilearn-hub serve`
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -101,7 +100,6 @@ fn mqtt_config(serve: &cli::Serve, token: Option<&str>, accepted: bool) -> anyho
     if let Some(listen) = &serve.mqtt_listen {
         return Ok(Some(MqttConfig::Own {
             listen: listen_address("--mqtt-listen", listen, accepted)?,
-            program: own_program()?,
             password: token.map(|token| Password(token.to_owned())),
         }));
     }
@@ -118,14 +116,6 @@ fn mqtt_config(serve: &cli::Serve, token: Option<&str>, accepted: bool) -> anyho
         return Err(Usage(problem).into());
     }
     Ok(Some(MqttConfig::Existing(options)))
-}
-
-/// This very program, even if another has taken its place on disk since.
-fn own_program() -> anyhow::Result<PathBuf> {
-    match cfg!(target_os = "linux") {
-        true => Ok(PathBuf::from("/proc/self/exe")),
-        false => std::env::current_exe().context("cannot find this program, which the broker is a part of"),
-    }
 }
 
 #[cfg(test)]

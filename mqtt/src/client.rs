@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
-use self::queue::{Queue, Queued};
+use self::queue::{Class, Queue, Queued};
 use crate::options::Options;
 
 /// Largest payload of a message that a topic carries unless told otherwise, in bytes.
@@ -234,7 +234,7 @@ impl Client {
     /// # Errors
     /// [`PublishError`].
     pub fn publish(&self, message: Message) -> Result<(), PublishError> {
-        self.queue().put(Queued { message, qos: Qos::AtLeastOnce, acknowledged: None })
+        self.queue().put(Queued { message, class: Class::Message, acknowledged: None })
     }
 
     /// Publishes and waits until the broker has the message.
@@ -243,7 +243,7 @@ impl Client {
     /// [`PublishError`]; [`PublishError::Disconnected`] where nobody knows whether it has.
     pub async fn publish_acknowledged(&self, message: Message) -> Result<(), PublishError> {
         let (sender, acknowledged) = oneshot::channel();
-        self.queue().put(Queued { message, qos: Qos::AtLeastOnce, acknowledged: Some(sender) })?;
+        self.queue().put(Queued { message, class: Class::Message, acknowledged: Some(sender) })?;
         acknowledged.await.map_err(|_| PublishError::Disconnected)
     }
 
@@ -260,10 +260,10 @@ impl Client {
         state.wait_for(|state| *state == ClientState::Closed).await.map(|_| ()).ok();
     }
 
-    /// A segment of a stream. Streams send again what is lost, so nobody else has to.
+    /// Publishes a segment of a stream, after all messages. Streams send again what a lost connection took along.
     pub(crate) fn publish_segment(&self, topic: &str, payload: Bytes) -> Result<(), PublishError> {
         let message = Message { topic: topic.to_owned(), payload, retain: false };
-        self.queue().put(Queued { message, qos: Qos::AtMostOnce, acknowledged: None })
+        self.queue().put(Queued { message, class: Class::Segment, acknowledged: None })
     }
 
     /// Largest payload of a message to `topic`; none while there is no connection.

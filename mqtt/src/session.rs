@@ -47,7 +47,8 @@ impl fmt::Display for SessionMark {
     }
 }
 
-fn hex<S: Serializer>(process: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+/// A process's number as 16 hexadecimal digits where people read.
+pub(crate) fn hex<S: Serializer>(process: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     if serializer.is_human_readable() {
         serializer.collect_str(&format_args!("{process:016x}"))
     } else {
@@ -55,7 +56,8 @@ fn hex<S: Serializer>(process: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     }
 }
 
-fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+/// Reads what [`hex`] writes.
+pub(crate) fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     if !deserializer.is_human_readable() {
         return u64::deserialize(deserializer);
     }

@@ -2,6 +2,15 @@
 //!
 //! An agent opens a stream to the hub; its pieces travel on the agent's topics `up` and `down`. [`link`] keeps count of bytes,
 //! this module moves segments between it, the client and whoever reads and writes.
+//!
+//! Segments are published and subscribed to with quality of service 1: a broker may drop a message of quality 0 whenever a
+//! subscriber's socket is full. What is lost all the same (a broker that ends, a queue that it finds too long) is sent again, and
+//! what comes twice is known by its offset. Measured with `examples/stream_rate.rs 300` and Mosquitto 2.0.11 on 2 shared cores, medians
+//! of 10 runs with each quality in turn: 250 KB there and back 0.62 ms (0.51 ms with quality 0), 100 bytes 0.057 ms (0.038 ms), one
+//! way 390 MB/s (330 MB/s; both within 300 to 540).
+//!
+//! A broker has so many messages under way to one subscriber before it waits for acknowledgements (Mosquitto's
+//! `max_inflight_messages`, 20). That bounds a hub that is far from its broker; 0 lifts it.
 
 mod acceptor;
 mod byte_queue;

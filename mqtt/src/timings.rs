@@ -2,6 +2,7 @@
 
 mod buffer;
 mod publisher;
+mod receipt;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use buffer::{STEPS_MAX_DEFAULT, TimingsBuffer};
 pub use publisher::TimingsPublisher;
+pub use receipt::{ReceiptError, TimingsReceipt};
 
 use crate::session::SessionMark;
 
@@ -134,7 +136,7 @@ pub struct TimingsBatch {
     pub session: SessionMark,
     /// The first step's number.
     pub first: u64,
-    /// How many steps of this process were dropped so far, because the broker was away for too long.
+    /// How many steps of this process were dropped so far, because broker or hub were away for too long.
     pub lost: u64,
     /// The steps. Numbers rise; where one is missing, it is among the lost.
     pub steps: Vec<TimedStep>,

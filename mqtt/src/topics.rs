@@ -26,6 +26,11 @@ impl Topics {
         self.agent(name, "timings")
     }
 
+    /// Up to where the hub has taken an agent's timings.
+    pub fn agent_received(&self, name: &str) -> String {
+        self.agent(name, "received")
+    }
+
     /// Commands to an agent.
     pub fn agent_command(&self, name: &str) -> String {
         self.agent(name, "command")
@@ -113,6 +118,7 @@ mod tests {
         let of_agent = [
             topics.agent_presence("pi-4"),
             topics.agent_timings("pi-4"),
+            topics.agent_received("pi-4"),
             topics.agent_command("pi-4"),
             topics.agent_reply("pi-4"),
             topics.agent_up("pi-4"),
@@ -121,7 +127,7 @@ mod tests {
         ];
         let leaves: Vec<&str> =
             of_agent.iter().filter_map(|topic| topic.strip_prefix("plant/a/agents/pi-4/")).collect();
-        assert_eq!(leaves, ["presence", "timings", "command", "reply", "up", "down", "probe"]);
+        assert_eq!(leaves, ["presence", "timings", "received", "command", "reply", "up", "down", "probe"]);
         assert!(of_agent.iter().all(|topic| topics.agent_of(topic) == Some("pi-4")));
         assert_eq!(
             (topics.hub_presence(), topics.hub_probe()),

@@ -197,23 +197,36 @@ impl Cluster {
     /// # Errors
     /// If it does not answer within seconds.
     pub fn start() -> Result<Cluster> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a hub with more arguments, and no agents.
+    ///
+    /// # Errors
+    /// If it does not answer within seconds.
+    pub fn start_with(arguments: &[&str]) -> Result<Cluster> {
         let folder = tempfile::tempdir()?;
         // A port that was free a moment ago; the hub says if somebody else was quicker.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let address = format!("127.0.0.1:{port}");
         let mut command = Command::new(programs()?.join("omnilearn-hub"));
-        command.args(["serve", "--listen", &address, "--state"]).arg(folder.path().join("state"));
+        command.args(["serve", "--listen", &address, "--state"]).arg(folder.path().join("state")).args(arguments);
         let hub = Process::spawn("hub", &mut command)?;
         let client = HubClient::new(&format!("http://{address}"), None);
-        let start = Instant::now();
-        let key = loop {
-            if let Ok(health) = client.health() {
-                break health.key;
-            }
-            ensure!(start.elapsed() < Duration::from_secs(20), "the hub does not answer; it said:\n{}", hub.output());
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        let key = first_key(&hub, &client)?;
         Ok(Cluster { hub, agents: BTreeMap::new(), client, address, key, folder })
+    }
+
+    /// Kills the hub and starts it again with these arguments on the same address and state.
+    ///
+    /// # Errors
+    /// If it does not answer within seconds.
+    pub fn restart_hub(&mut self, arguments: &[&str]) -> Result<()> {
+        self.hub.kill()?;
+        let mut command = Command::new(programs()?.join("omnilearn-hub"));
+        command.args(["serve", "--listen", &self.address, "--state"]).arg(self.folder.path().join("state"));
+        self.hub = Process::spawn("hub", command.args(arguments))?;
+        first_key(&self.hub, &self.client).map(drop)
     }
 
     /// The hub's public key.
@@ -236,11 +249,20 @@ impl Cluster {
     /// # Errors
     /// What it said, if it failed.
     pub fn dataset(&self, arguments: &[&str]) -> Result<String> {
+        self.hub_command(&[&["dataset"], arguments].concat())
+    }
+
+    /// Runs `omnilearn-hub` with these arguments for this hub and its state folder, and returns what it said.
+    ///
+    /// # Errors
+    /// What it said, if it failed.
+    pub fn hub_command(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(programs()?.join("omnilearn-hub"));
-        command.arg("dataset").args(arguments).env("OMNILEARN_STATE", self.folder.path().join("state"));
+        command.args(arguments).env("OMNILEARN_STATE", self.folder.path().join("state"));
+        command.env("OMNILEARN_HUB", format!("http://{}", self.address));
         let output = command.stdin(Stdio::null()).output()?;
         let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-        ensure!(output.status.success(), "omnilearn-hub dataset {}: {said}", arguments.join(" "));
+        ensure!(output.status.success(), "omnilearn-hub {}: {said}", arguments.join(" "));
         Ok(said)
     }
 
@@ -273,6 +295,31 @@ impl Cluster {
         let mut command = group.command(&programs()?.join("omnilearn-agent"), &[]);
         command.args(["run", "--trust", &self.key]);
         self.start_agent(name, command)
+    }
+
+    /// Starts an agent of this name with one compute thread that reaches its hub, and maybe a broker, as these arguments say.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn add_agent_at(&mut self, name: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new(programs()?.join("omnilearn-agent"));
+        command.args(["run", "--threads", "1", "--device", "cpu", "--trust", &self.key, "--name", name]);
+        self.agents.insert(name.to_owned(), Process::spawn(name, command.args(arguments))?);
+        Ok(())
+    }
+
+    /// Waits until an agent is connected, so that the next one gets the next number.
+    ///
+    /// # Errors
+    /// If it is not in time.
+    pub fn wait_connected(&self, name: &str) -> Result<()> {
+        let start = Instant::now();
+        while !self.client.agents()?.iter().any(|agent| agent.name == name && agent.connected) {
+            let said = self.agents.get(name).map(Process::output).unwrap_or_default();
+            ensure!(start.elapsed() < Duration::from_secs(60), "{name} does not connect; it said:\n{said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn start_agent(&mut self, name: &str, mut command: Command) -> Result<()> {
@@ -340,6 +387,18 @@ impl Cluster {
             (name, (view.shape().to_vec(), values))
         };
         Ok(file.tensors().into_iter().map(tensor).collect())
+    }
+}
+
+/// The hub's public key, once it answers.
+fn first_key(hub: &Process, client: &HubClient) -> Result<String> {
+    let start = Instant::now();
+    loop {
+        if let Ok(health) = client.health() {
+            return Ok(health.key);
+        }
+        ensure!(start.elapsed() < Duration::from_secs(20), "the hub does not answer; it said:\n{}", hub.output());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod conformance;
 pub mod layer_rates;
+pub mod mosquitto;
 pub mod native;
 pub mod overhead;
 pub mod scripted;

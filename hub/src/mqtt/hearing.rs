@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use omnilearn_mqtt::client::{Client, Incoming, Qos};
 use omnilearn_mqtt::command::CommandReply;
 use omnilearn_mqtt::presence::AgentPresence;
-use omnilearn_mqtt::timings::{BATCH_BYTES_MAX, TimingsBatch};
+use omnilearn_mqtt::timings::{BATCH_BYTES_MAX, TimingsBatch, TimingsReceipt};
 use tokio::sync::mpsc;
 
 use super::presence_book::Heard;
@@ -71,13 +71,17 @@ impl Mqtt {
         }
     }
 
-    /// The steps of a message that are new.
-    pub(super) fn read_timings(&self, incoming: &Incoming) -> Option<NewTimings> {
+    /// The steps of a message that are new, and what to tell the agent: also where none is new, since what it was told before
+    /// may have been lost.
+    pub(super) fn read_timings(&self, incoming: &Incoming) -> Option<(NewTimings, TimingsReceipt)> {
         let name = self.0.identity.topics.agent_of(&incoming.topic)?;
         match TimingsBatch::decode(name, &incoming.payload) {
             Ok(batch) => {
-                let steps = lock(&self.0.timings).take(batch);
-                (!steps.is_empty()).then(|| NewTimings { agent: name.to_owned(), steps })
+                let process = batch.session.process;
+                let mut book = lock(&self.0.timings);
+                let steps = book.take(batch);
+                let receipt = book.receipt(name, process)?;
+                Some((NewTimings { agent: name.to_owned(), steps }, receipt))
             }
             Err(error) => {
                 self.refuse(&incoming.topic, &error);

@@ -1,13 +1,13 @@
 //! The hub's tasks at the broker, from the first attempt to the goodbye.
 
 use axum::Router;
-use omnilearn_mqtt::client::{Client, ClientState, Incoming};
+use omnilearn_mqtt::broker::Broker;
+use omnilearn_mqtt::client::{Client, ClientState, Incoming, Message};
 use omnilearn_mqtt::stream::Acceptor;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::broker_process::BrokerProcess;
 use super::identity::{ClaimError, Identity};
 use super::{Mqtt, NewTimings, lock};
 use crate::limits::{CLAIM_RETRY, TIMINGS_INBOX};
@@ -16,7 +16,7 @@ use crate::metered::{MqttMetered, Peer};
 /// The tasks behind [`Mqtt`], and the broker, if it is the hub's own.
 pub(crate) struct MqttTasks {
     pub(super) mqtt: Mqtt,
-    pub(super) process: Option<BrokerProcess>,
+    pub(super) broker: Option<Broker>,
     pub(super) claimed: bool,
     pub(super) tasks: JoinSet<()>,
 }
@@ -48,8 +48,8 @@ impl MqttTasks {
             client.close(goodbye).await;
         }
         self.tasks.shutdown().await;
-        if let Some(process) = self.process.take() {
-            tokio::task::spawn_blocking(move || process.stop()).await.ok();
+        if let Some(broker) = self.broker.take() {
+            broker.shutdown().await;
         }
     }
 }
@@ -78,7 +78,7 @@ async fn serve(mqtt: Mqtt, router: Router, timings: mpsc::Sender<NewTimings>, se
     if mqtt.0.client.set(client.clone()).is_err() {
         return; // begun twice
     }
-    tasks.spawn(mqtt.clone().follow(client));
+    tasks.spawn(mqtt.clone().follow(client.clone()));
     let streams = axum::serve(MqttMetered(acceptor), router.into_make_service_with_connect_info::<Peer>())
         .with_graceful_shutdown(served.clone().cancelled_owned());
     tasks.spawn(async move {
@@ -92,11 +92,13 @@ async fn serve(mqtt: Mqtt, router: Router, timings: mpsc::Sender<NewTimings>, se
             incoming = inbox.recv() => incoming,
         };
         let Some(incoming) = incoming else { break };
-        if let Some(new) = mqtt.read_timings(&incoming)
-            && timings.send(new).await.is_err()
-        {
+        let Some((new, receipt)) = mqtt.read_timings(&incoming) else { continue };
+        let topic = mqtt.0.identity.topics.agent_received(&new.agent);
+        if !new.steps.is_empty() && timings.send(new).await.is_err() {
             break;
         }
+        // An agent that does not hear of it sends them again.
+        client.publish(Message { topic, payload: receipt.encode().into(), retain: false }).ok();
     }
     while tasks.join_next().await.is_some() {}
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use omnilearn_mqtt::timings::{TimedStep, TimingsBatch};
+use omnilearn_mqtt::timings::{TimedStep, TimingsBatch, TimingsReceipt};
 
 /// Processes of one name that are remembered, the newest last. What an older one still had under way is taken for new.
 const PROCESSES_MAX: usize = 4;
@@ -58,6 +58,12 @@ impl TimingsBook {
         }
         counts.received += steps.len() as u64;
         steps
+    }
+
+    /// What to tell an agent of a process's timings; none if nothing is known of the process.
+    pub(crate) fn receipt(&self, name: &str, process: u64) -> Option<TimingsReceipt> {
+        let (_, next) = self.0.get(name)?.processes.iter().find(|(known, _)| *known == process)?;
+        Some(TimingsReceipt { process, next: *next })
     }
 
     /// What has come from an agent.

@@ -41,7 +41,6 @@ pub(crate) fn existing(port: u16) -> MqttConfig {
 pub(crate) fn own(port: u16, token: Option<&str>) -> MqttConfig {
     MqttConfig::Own {
         listen: SocketAddr::from(([127, 0, 0, 1], port)),
-        program: env!("CARGO_BIN_EXE_omnilearn-hub").into(),
         password: token.map(|token| Password(token.to_owned())),
     }
 }

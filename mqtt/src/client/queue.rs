@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
-use super::{Message, PublishError, Qos};
+use super::{Message, PublishError};
 
 /// Most messages that wait; with more, [`PublishError::Full`].
 const MESSAGES_MAX: usize = 4096;
@@ -17,11 +17,20 @@ const BYTES_MAX: usize = 8 << 20;
 /// is one in which a heartbeat does not wait for long.
 const SEGMENT_BYTES_MAX: usize = 1 << 20;
 
+/// Which queue a message waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Somebody waits for it: it passes every segment.
+    Message,
+    /// A segment of a stream, which is in no hurry.
+    Segment,
+}
+
 /// A message that waits, and who wants to know that the broker has it.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) message: Message,
-    pub(super) qos: Qos,
+    pub(super) class: Class,
     pub(super) acknowledged: Option<oneshot::Sender<()>>,
 }
 
@@ -52,7 +61,7 @@ struct Inner {
     /// Largest packet, while there is a connection.
     packet_bytes_max: Option<usize>,
     messages: VecDeque<Queued>,
-    /// After everything else: a connection is shared by streams that are in no hurry and messages that are.
+    /// After everything else.
     segments: VecDeque<Queued>,
     bytes: usize,
     segment_bytes: usize,
@@ -86,23 +95,25 @@ impl Queue {
             return Err(PublishError::Full);
         }
         inner.bytes += bytes;
-        if queued.qos == Qos::AtMostOnce {
-            inner.segment_bytes += bytes;
-            inner.segments.push_back(queued);
-        } else {
-            inner.messages.push_back(queued);
+        match queued.class {
+            Class::Message => inner.messages.push_back(queued),
+            Class::Segment => {
+                inner.segment_bytes += bytes;
+                inner.segments.push_back(queued);
+            }
         }
         drop(inner);
         self.work.notify_one();
         Ok(())
     }
 
-    /// The next message to write.
-    pub(super) fn take(&self) -> Option<Queued> {
+    /// The next message to write; a segment only if `last` is [`Class::Segment`].
+    pub(super) fn take(&self, last: Class) -> Option<Queued> {
         let mut inner = self.lock();
         let (was_full, had_room) = (inner.is_full(), inner.has_room_for_segments());
         let queued = match inner.messages.pop_front() {
             Some(queued) => queued,
+            None if last == Class::Message => return None,
             None => {
                 let queued = inner.segments.pop_front()?;
                 inner.segment_bytes -= queued.bytes();
@@ -207,26 +218,29 @@ mod tests {
 
     use super::*;
 
-    fn queued(topic: &str, payload: usize, qos: Qos) -> Queued {
+    fn queued(topic: &str, payload: usize, class: Class) -> Queued {
         let message = Message { topic: topic.into(), payload: Bytes::from(vec![0; payload]), retain: false };
-        Queued { message, qos, acknowledged: None }
+        Queued { message, class, acknowledged: None }
     }
 
     #[test]
     fn messages_pass_segments_and_are_checked_against_the_brokers_limit() {
         let queue = Queue::default();
-        assert_eq!(queue.put(queued("a", 1, Qos::AtLeastOnce)), Err(PublishError::Disconnected));
+        assert_eq!(queue.put(queued("a", 1, Class::Message)), Err(PublishError::Disconnected));
         queue.open(1000);
         assert_eq!(queue.payload_bytes_max("abc"), Some(988));
         assert_eq!(
-            queue.put(queued("abc", 989, Qos::AtLeastOnce)),
+            queue.put(queued("abc", 989, Class::Message)),
             Err(PublishError::TooLarge { bytes: 1001, max: 1000 })
         );
-        queue.put(queued("segment", 988, Qos::AtMostOnce)).unwrap_err();
-        queue.put(queued("segment", 900, Qos::AtMostOnce)).unwrap();
-        queue.put(queued("message", 10, Qos::AtLeastOnce)).unwrap();
-        let order: Vec<String> = std::iter::from_fn(|| queue.take()).map(|queued| queued.message.topic).collect();
-        assert_eq!(order, ["message", "segment"]);
+        queue.put(queued("segment", 988, Class::Segment)).unwrap_err();
+        queue.put(queued("segment", 900, Class::Segment)).unwrap();
+        queue.put(queued("message", 10, Class::Message)).unwrap();
+        let topics = |last| -> Vec<String> {
+            std::iter::from_fn(|| queue.take(last)).map(|queued| queued.message.topic).collect()
+        };
+        assert_eq!(topics(Class::Message), ["message"]);
+        assert_eq!(topics(Class::Segment), ["segment"]);
         assert_eq!(queue.lock().bytes, 0);
     }
 
@@ -235,12 +249,14 @@ mod tests {
         let queue = Queue::default();
         queue.open(1 << 20);
         while queue.has_room_for_segments() {
-            queue.put(queued("s", 1 << 16, Qos::AtMostOnce)).unwrap();
+            queue.put(queued("s", 1 << 16, Class::Segment)).unwrap();
         }
         assert_eq!(queue.lock().segments.len(), 16);
-        while let Ok(()) = queue.put(queued("m", 0, Qos::AtLeastOnce)) {}
+        while let Ok(()) = queue.put(queued("m", 0, Class::Message)) {}
         assert_eq!(queue.lock().messages.len() + 16, MESSAGES_MAX);
-        let taken = tokio::join!(queue.room_for_segments(), queue.room(), async { while queue.take().is_some() {} });
+        let taken = tokio::join!(queue.room_for_segments(), queue.room(), async {
+            while queue.take(Class::Segment).is_some() {}
+        });
         assert_eq!(taken, ((), (), ()));
     }
 
@@ -249,12 +265,12 @@ mod tests {
         let queue = Queue::default();
         queue.open(1000);
         let (sender, mut receiver) = oneshot::channel();
-        let mut message = queued("m", 1, Qos::AtLeastOnce);
+        let mut message = queued("m", 1, Class::Message);
         message.acknowledged = Some(sender);
         queue.put(message).unwrap();
         queue.disconnect();
         assert!(receiver.try_recv().is_err());
-        assert!(queue.take().is_none());
-        assert_eq!(queue.put(queued("m", 1, Qos::AtLeastOnce)), Err(PublishError::Disconnected));
+        assert!(queue.take(Class::Segment).is_none());
+        assert_eq!(queue.put(queued("m", 1, Class::Message)), Err(PublishError::Disconnected));
     }
 }

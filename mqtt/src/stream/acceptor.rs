@@ -39,7 +39,7 @@ impl Acceptor {
         let all_up = topics.all_up();
         let entrance = Entrance { registry: Arc::new(Registry::default()), client: client.downgrade(), topics, sender };
         let on_message = move |message: Incoming| entrance.on_message(&message);
-        client.subscribe_large(&all_up, Qos::AtMostOnce, PACKET_BYTES_MOST, on_message);
+        client.subscribe_large(&all_up, Qos::AtLeastOnce, PACKET_BYTES_MOST, on_message);
         Acceptor { accepted, _client: client }
     }
 

@@ -53,7 +53,7 @@ impl Dialer {
             }
         };
         let down = topics.agent_down(agent);
-        client.subscribe_large(&down, Qos::AtMostOnce, PACKET_BYTES_MOST, on_message);
+        client.subscribe_large(&down, Qos::AtLeastOnce, PACKET_BYTES_MOST, on_message);
         Dialer { client, topics, agent: agent.to_owned(), registry }
     }
 

@@ -1,14 +1,14 @@
-//! Steps that wait for a broker.
+//! Steps that the hub has not confirmed.
 
 use std::collections::VecDeque;
 
 use super::{BATCH_BYTES_MAX, BATCH_STEPS_MAX, TimedStep, TimingsBatch, TimingsFormat};
 use crate::session::SessionMark;
 
-/// Steps that are kept for a broker that is away. When there are more, the oldest is dropped and counted.
+/// Steps that are kept while broker or hub are away. When there are more, the oldest is dropped and counted.
 pub const STEPS_MAX_DEFAULT: usize = 10_000;
 
-/// A bounded queue of steps. One batch at a time is under way; only its acknowledgement removes it.
+/// A bounded queue of steps. One batch at a time is under way; only the hub's receipt removes its steps.
 #[derive(Debug)]
 pub struct TimingsBuffer {
     agent: String,
@@ -19,6 +19,8 @@ pub struct TimingsBuffer {
     lost: u64,
     /// How many of the first steps are under way, while a batch is.
     under_way: Option<usize>,
+    /// Steps before this number were sent at least once. The others nobody can have.
+    sent: u64,
 }
 
 impl TimingsBuffer {
@@ -32,6 +34,7 @@ impl TimingsBuffer {
             next_seq: 0,
             lost: 0,
             under_way: None,
+            sent: 0,
         }
     }
 
@@ -74,6 +77,7 @@ impl TimingsBuffer {
             let payload = batch.encode(self.format);
             if payload.len() <= bytes_max {
                 self.under_way = Some(count);
+                self.sent = self.sent.max(batch.steps.last().map_or(0, |step| step.seq + 1));
                 return Some(payload);
             }
             if count == 1 {
@@ -88,9 +92,13 @@ impl TimingsBuffer {
         None
     }
 
-    /// The broker has the batch that was under way.
-    pub fn acknowledged(&mut self) {
-        self.steps.drain(..self.under_way.take().unwrap_or(0));
+    /// The hub has every step before number `next`, as far as they were sent. It may say so late, or again.
+    pub fn received(&mut self, next: u64) {
+        let next = next.min(self.sent);
+        let done = self.steps.partition_point(|step| step.seq < next);
+        self.steps.drain(..done);
+        // What is left of the batch was not taken, and is asked after as before.
+        self.under_way = self.under_way.map(|under_way| under_way.saturating_sub(done)).filter(|left| *left > 0);
     }
 
     /// Nobody knows what became of the batch that was under way: it is sent again, and the hub knows its steps by their numbers.
@@ -98,7 +106,12 @@ impl TimingsBuffer {
         self.under_way = None;
     }
 
-    /// Steps that are not acknowledged.
+    /// Whether a batch is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Steps that the hub has not confirmed.
     pub fn waiting(&self) -> usize {
         self.steps.len()
     }

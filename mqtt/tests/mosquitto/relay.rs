@@ -1,7 +1,7 @@
 //! A way to the broker that can be cut.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 pub(crate) struct Relay {
     address: SocketAddr,
     cut: Arc<watch::Sender<bool>>,
+    connections: Arc<Mutex<JoinSet<()>>>,
     _task: JoinSet<()>,
 }
 
@@ -21,13 +22,13 @@ impl Relay {
         let address = listener.local_addr().unwrap();
         let cut = Arc::new(watch::channel(false).0);
         let mut task = JoinSet::new();
-        let switch = Arc::clone(&cut);
+        let connections = Arc::new(Mutex::new(JoinSet::new()));
+        let (switch, begun) = (Arc::clone(&cut), Arc::clone(&connections));
         task.spawn(async move {
-            let mut connections = JoinSet::new();
             loop {
                 let Ok((inner, _)) = listener.accept().await else { return };
                 let switch = Arc::clone(&switch);
-                connections.spawn(async move {
+                begun.lock().unwrap().spawn(async move {
                     let Ok(outer) = TcpStream::connect((Ipv4Addr::LOCALHOST, to)).await else { return };
                     let ((inner_read, inner_write), (outer_read, outer_write)) =
                         (inner.into_split(), outer.into_split());
@@ -38,7 +39,7 @@ impl Relay {
                 });
             }
         });
-        Relay { address, cut, _task: task }
+        Relay { address, cut, connections, _task: task }
     }
 
     pub(crate) fn url(&self, prefix: &str) -> String {
@@ -47,6 +48,12 @@ impl Relay {
 
     pub(crate) fn cut(&self, cut: bool) {
         self.cut.send_replace(cut);
+    }
+
+    /// Ends all connections, with the bytes that are on the way.
+    pub(crate) async fn sever(&self) {
+        let mut connections = std::mem::take(&mut *self.connections.lock().unwrap());
+        connections.shutdown().await;
     }
 }
 

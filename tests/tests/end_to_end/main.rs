@@ -9,6 +9,7 @@ mod exactness;
 mod gpu;
 mod hostile;
 mod memory;
+mod mqtt;
 mod overhead;
 mod quota;
 mod rules;

@@ -7,6 +7,7 @@ pub(crate) mod machine;
 mod overhead;
 pub(crate) mod progress;
 mod torch;
+mod transport;
 
 use clap::Subcommand;
 
@@ -30,6 +31,8 @@ pub(crate) enum Bench {
     /// Both sides take the same steps over batches of the same size, on the same images, from first values of the same
     /// distributions, and are evaluated on the whole test set. The agents are processes with CPU quotas, as in the demo.
     Accuracy(accuracy::AccuracyArguments),
+    /// Steps per second over WebSockets, over the hub's own MQTT broker and over Mosquitto, in interleaved repeats
+    Transport(transport::BenchTransportArguments),
 }
 
 /// Runs a benchmark.
@@ -42,6 +45,7 @@ pub(crate) fn run(workspace: &Workspace, bench: &Bench) -> anyhow::Result<()> {
         Bench::Hl(arguments) => hl::run(workspace, arguments),
         Bench::Cpu(arguments) => cpu::run(workspace, arguments),
         Bench::Accuracy(arguments) => accuracy::run(workspace, arguments),
+        Bench::Transport(arguments) => transport::run(workspace, arguments),
     }
 }
 

@@ -7,6 +7,7 @@ mod progress;
 mod records;
 mod session;
 mod summary;
+mod transport;
 mod watch;
 
 use std::fs;
@@ -26,8 +27,9 @@ pub(crate) use records::RunRecords;
 pub(crate) use records::StepRecord;
 #[cfg(test)]
 pub(crate) use records::tests::canned as canned_records;
-pub(crate) use session::{Fleet, Job, Kit, Loss, Run};
+pub(crate) use session::{Fleet, Job, Kit, Loss, Run, free_port};
 pub(crate) use summary::{DemoSummary, RunSummary};
+pub(crate) use transport::{Transport, TransportArguments};
 pub(crate) use watch::{Next, watch};
 
 /// Trains a model with a hub and unequal agents on real images, and shows what batches that follow speed are worth.
@@ -37,7 +39,8 @@ pub(crate) use watch::{Next, watch};
 /// picture compare them. What is missing is installed or named in one line: the WebAssembly target, Fashion-MNIST.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  cargo xtask demo\n  cargo xtask demo --mode asp --hl 4\n  \
-    cargo xtask demo --model resnet --epochs 1\n  cargo xtask demo --json > result.json\n\n\
+    cargo xtask demo --model resnet --epochs 1\n  \
+    cargo xtask demo --transport mixed\n  cargo xtask demo --transport mqtt --broker mqtt://127.0.0.1:1883\n  cargo xtask demo --json > result.json\n\n\
     Times are training time without evaluation. `mean_staleness` in the JSON is that of the slowest agent.")]
 pub(crate) struct DemoArguments {
     /// How agents are synchronised
@@ -67,6 +70,8 @@ pub(crate) struct DemoArguments {
     /// Sum of the agents' CPU quotas in cores; the rest is for the hub [default: 0.9 of the machine's cores]
     #[arg(long)]
     quota_total: Option<f64>,
+    #[command(flatten)]
+    transport: TransportArguments,
     /// Folder with the data set's files [default: Debian's, or fetched into the user's cache]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -118,7 +123,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &DemoArguments) -> anyhow::R
     let out = arguments.out.clone().unwrap_or_else(|| workspace.root().join("target/demo"));
     fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
     let out = out.canonicalize().with_context(|| format!("finding {}", out.display()))?;
-    let kit = Kit::prepare(workspace, arguments.data.as_deref(), arguments.quota_total, &interrupt)?;
+    let kit = Kit::prepare(workspace, arguments.data.as_deref(), arguments.quota_total, &interrupt)?
+        .over(arguments.transport.clone());
 
     let mut results: Vec<(Policy, RunRecords)> = Vec::new();
     let mut fleet = kit.start_fleet(arguments.hl, arguments.agents as usize, &out.join("logs"), &interrupt)?;

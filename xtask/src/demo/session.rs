@@ -18,6 +18,7 @@ pub(crate) use disturb::Loss;
 use super::hub_client::{HubClient, JobStatus};
 use super::job::{JobPlan, Mode, Model, Policy};
 use super::records::RunRecords;
+use super::transport::{Route, TransportArguments};
 use super::watch::{Next, watch};
 use crate::fleet::hub_program::HubProgram;
 use crate::fleet::process::{Process, stop_all};
@@ -47,6 +48,7 @@ pub(crate) struct Kit {
     limiter: Limiter,
     cores: usize,
     quota_total: f64,
+    transport: TransportArguments,
 }
 
 /// One training run.
@@ -114,7 +116,23 @@ impl Kit {
         if let Some(notice) = limiter.notice() {
             eprintln!("note: {notice}");
         }
-        Ok(Self { workspace: workspace.clone(), spec, hub, agent, data, cache, limiter, cores, quota_total })
+        Ok(Self {
+            workspace: workspace.clone(),
+            spec,
+            hub,
+            agent,
+            data,
+            cache,
+            limiter,
+            cores,
+            quota_total,
+            transport: TransportArguments::default(),
+        })
+    }
+
+    /// The same, with agents that reach their hubs like this.
+    pub(crate) fn over(self, transport: TransportArguments) -> Self {
+        Self { transport, ..self }
     }
 
     /// The data set.
@@ -191,17 +209,19 @@ impl Kit {
         fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
         let state = tempfile::Builder::new().prefix("omnilearn-demo-").tempdir().context("making a state folder")?;
         let port = free_port()?;
+        let route = self.transport.route(port)?;
         let mut command = Command::new(&self.hub);
         command
             .arg("serve")
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .arg("--state")
             .arg(state.path().join("hub"));
+        route.prepare_hub(&mut command);
         let hub = Process::spawn("the hub", command, &logs.join("hub.log"))?;
         let client = HubClient::new(format!("http://127.0.0.1:{port}"));
         let mut fleet = Fleet { kit: self, quotas, client, agents: Vec::new(), groups: Vec::new(), hub, _state: state };
         fleet.wait_for(HUB_PATIENCE, "the hub to listen", interrupt, |fleet| fleet.client.is_up())?;
-        fleet.start_agents(port, logs)?;
+        fleet.start_agents(&route, logs)?;
         fleet.wait_for(AGENTS_PATIENCE, "all agents to connect", interrupt, |fleet| {
             fleet.client.connected_agents().is_ok_and(|connected| connected >= agents)
         })?;
@@ -230,7 +250,7 @@ impl Fleet<'_> {
         &self.quotas
     }
 
-    fn start_agents(&mut self, port: u16, logs: &Path) -> anyhow::Result<()> {
+    fn start_agents(&mut self, route: &Route, logs: &Path) -> anyhow::Result<()> {
         let cores = pinned_cores(&self.quotas, self.kit.cores);
         // Each demo's hub has a key of its own, and the user's cache folder is no place to keep them.
         let key = self.client.key()?;
@@ -238,7 +258,8 @@ impl Fleet<'_> {
             let name = agent_name(index);
             let group = self.kit.limiter.group(&name, quota)?;
             let mut command = group.command(&self.kit.agent, cores);
-            command.args(["run", "--hub", &format!("ws://127.0.0.1:{port}"), "--name", &name]);
+            command.args(["run", "--name", &name]);
+            route.prepare_agent(index, &mut command);
             command.arg("--data").arg(&self.kit.data).arg("--cache").arg(&self.kit.cache).args(["--trust", &key]);
             self.groups.push(group);
             self.agents.push(Process::spawn(&name, command, &logs.join(format!("{name}.log")))?);
@@ -361,7 +382,7 @@ fn agent_name(index: usize) -> String {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
     Ok(listener.local_addr().context("looking for a free port")?.port())
 }

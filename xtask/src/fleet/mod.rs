@@ -8,6 +8,7 @@ mod docker;
 mod engine;
 pub(crate) mod hub_program;
 mod images;
+pub(crate) mod mosquitto;
 pub(crate) mod process;
 mod profiles;
 pub(crate) mod ratios;

@@ -16,7 +16,7 @@ use super::Memory;
 use crate::client::decoder::{Decoded, Decoder};
 use crate::client::dialing::Dialed;
 use crate::client::packet_size::Step;
-use crate::client::queue::Queued;
+use crate::client::queue::{Class, Queued};
 use crate::client::{ClientState, Incoming, Message, Qos, Shared, Subscription};
 use crate::options::PACKET_BYTES_MOST;
 use crate::topics::matches;
@@ -24,8 +24,10 @@ use crate::topics::matches;
 /// Bytes that are written ahead of the connection before messages are left in the queue, where others may pass them.
 const OUT_BYTES_MAX: usize = 256 << 10;
 
-/// Messages that the broker has not acknowledged before others are left in the queue.
-const UNACKNOWLEDGED_MAX: usize = 1000;
+/// Publications that the broker has not acknowledged before others are left in the queue. Segments stop earlier, so that a
+/// message always finds a number for its packet.
+const UNACKNOWLEDGED_MAX: usize = 2000;
+const UNACKNOWLEDGED_SEGMENTS_MAX: usize = 1000;
 
 /// Room for what is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -188,14 +190,11 @@ impl<'a> Session<'a> {
         self.write(Packet::Subscribe(Subscribe { pkid, filters }));
     }
 
-    fn publish(&mut self, message: Message, qos: Qos, acknowledged: Option<oneshot::Sender<()>>) -> u16 {
-        let mut publish = Publish::from_bytes(message.topic, rumqttc_qos(qos), message.payload);
-        publish.retain = message.retain;
-        if qos == Qos::AtLeastOnce {
-            publish.pkid = self.id();
-            self.unacknowledged.insert(publish.pkid, acknowledged);
-        }
-        let id = publish.pkid;
+    fn publish(&mut self, message: Message, acknowledged: Option<oneshot::Sender<()>>) -> u16 {
+        let id = self.id();
+        let mut publish = Publish::from_bytes(message.topic, QoS::AtLeastOnce, message.payload);
+        (publish.retain, publish.pkid) = (message.retain, id);
+        self.unacknowledged.insert(id, acknowledged);
         self.write(Packet::Publish(publish));
         id
     }
@@ -209,11 +208,15 @@ impl<'a> Session<'a> {
             return;
         }
         while self.out.len() < OUT_BYTES_MAX && self.unacknowledged.len() < UNACKNOWLEDGED_MAX {
-            match self.shared.queue.take() {
-                Some(Queued { message, qos, acknowledged }) => {
-                    self.publish(message, qos, acknowledged);
+            let last = match self.unacknowledged.len() < UNACKNOWLEDGED_SEGMENTS_MAX {
+                true => Class::Segment,
+                false => Class::Message,
+            };
+            match self.shared.queue.take(last) {
+                Some(Queued { message, acknowledged, .. }) => {
+                    self.publish(message, acknowledged);
                 }
-                None if self.shared.queue.is_closing() => return self.leave(),
+                None if last == Class::Segment && self.shared.queue.is_closing() => return self.leave(),
                 None => return,
             }
         }
@@ -224,7 +227,7 @@ impl<'a> Session<'a> {
         self.waiting_since = Instant::now();
         match self.shared.queue.take_goodbye() {
             Some(goodbye) => {
-                self.goodbye_id = Some(self.publish(goodbye, Qos::AtLeastOnce, None));
+                self.goodbye_id = Some(self.publish(goodbye, None));
                 self.phase = Phase::Closing;
             }
             None => {
@@ -313,7 +316,7 @@ impl<'a> Session<'a> {
                 self.waiting_since = Instant::now();
                 for payload in payloads {
                     let message = Message { topic: self.shared.config.probe_topic.clone(), payload, retain: false };
-                    self.publish(message, Qos::AtLeastOnce, None);
+                    self.publish(message, None);
                 }
             }
             Step::Known(packet_bytes_max) => self.open(packet_bytes_max),
@@ -322,7 +325,7 @@ impl<'a> Session<'a> {
 
     fn open(&mut self, packet_bytes_max: usize) {
         for message in std::mem::take(&mut self.hello) {
-            self.publish(message, Qos::AtLeastOnce, None);
+            self.publish(message, None);
         }
         self.phase = Phase::Open;
         self.shared.queue.open(packet_bytes_max);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use omnilearn_hub::client::HubClient;
 use omnilearn_hub::view::AgentView;
-use omnilearn_mqtt::command::Command;
+use omnilearn_mqtt::command::Command as Order;
 use serde_json::Value;
 
 use crate::cli::{AgentCommand, AgentLimits, AgentList, AgentName};
@@ -22,17 +22,17 @@ pub(crate) fn run(command: &AgentCommand) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        AgentCommand::Pause(agent) => order(agent, &Command::Pause),
-        AgentCommand::Resume(agent) => order(agent, &Command::Resume),
-        AgentCommand::Reload(agent) => order(agent, &Command::Reload),
-        AgentCommand::SelfTest(agent) => order(agent, &Command::SelfTest),
+        AgentCommand::Pause(agent) => order(agent, &Order::Pause),
+        AgentCommand::Resume(agent) => order(agent, &Order::Resume),
+        AgentCommand::Reload(agent) => order(agent, &Order::Reload),
+        AgentCommand::SelfTest(agent) => order(agent, &Order::SelfTest),
         AgentCommand::Limits(AgentLimits { agent, threads, batch_max }) => {
-            order(agent, &Command::Limits { threads: *threads, batch_max: *batch_max })
+            order(agent, &Order::Limits { threads: *threads, batch_max: *batch_max })
         }
     }
 }
 
-fn order(agent: &AgentName, command: &Command) -> anyhow::Result<ExitCode> {
+fn order(agent: &AgentName, command: &Order) -> anyhow::Result<ExitCode> {
     let client: HubClient = client(&agent.hub)?;
     let result = client.command(&agent.name, command)?;
     if agent.json {
@@ -91,9 +91,11 @@ fn table(agents: &[AgentView]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use omnilearn_hub::view::{PresenceView, TimingsView};
 
     use super::*;
+    use crate::cli::{Cli, Command};
 
     fn agent(name: &str) -> AgentView {
         AgentView {
@@ -128,6 +130,20 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn limits_are_one_or_both() {
+        let limits = |arguments: &[&str]| {
+            let arguments = ["omnilearn-hub", "agent", "limits", "pi"].iter().chain(arguments);
+            let command = Cli::try_parse_from(arguments).ok()?.command;
+            let Command::Agent(AgentCommand::Limits(limits)) = command else { panic!("{command:?}") };
+            Some((limits.threads, limits.batch_max))
+        };
+        assert_eq!(limits(&["--threads", "2"]), Some((Some(2), None)));
+        assert_eq!(limits(&["--batch-max", "64"]), Some((None, Some(64))));
+        assert_eq!(limits(&["--threads", "2", "--batch-max", "64"]), Some((Some(2), Some(64))));
+        assert_eq!((limits(&[]), limits(&["--threads", "0"])), (None, None));
     }
 
     #[test]

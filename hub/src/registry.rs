@@ -150,6 +150,6 @@ mod tests {
             error.starts_with("the name `pi` is taken by another process, connected from mqtt agents/pi"),
             "{error}"
         );
-        assert_eq!((registry.number("pi"), registry.number("jetson")), (Some(AgentId(1)), None));
+        assert!(registry.number("pi").is_some() && registry.number("jetson").is_none());
     }
 }

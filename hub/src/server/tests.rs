@@ -428,7 +428,7 @@ async fn of_two_processes_with_one_name_the_first_stays_and_of_two_connections_o
     let mut first = Agent::connect(&hub, "pi", 1).await;
     let other = Message::Binary(handshake::encode_hello(&hello("pi", 2)).into());
     let (reason, _) = Agent::dial(&hub).await.refusal(other).await;
-    assert!(reason.starts_with("the name `pi` is taken by another process, connected from 127.0.0.1:"), "{reason}");
+    assert!(reason.starts_with("the name `pi` is taken by another process, connected from tcp 127.0.0.1:"), "{reason}");
     let mut second = Agent::connect(&hub, "pi", 1).await;
     assert_eq!(first.close_frame().await.reason.as_str(), "replaced by a newer connection of the same process");
     hub.submit(KERNEL).await.unwrap();

@@ -116,11 +116,11 @@ pub(crate) fn presence_of(view: &AgentView) -> &str {
 
 /// An agent at the broker that does what it is told and computes nothing.
 pub(crate) struct Agent {
-    pub(crate) name: String,
     pub(crate) client: Client,
     pub(crate) topics: Topics,
     pub(crate) mark: SessionMark,
     announcer: Arc<Announcer>,
+    dialer: Dialer,
     pub(crate) commands: Arc<Mutex<Vec<CommandRequest>>>,
 }
 
@@ -161,13 +161,14 @@ impl Agent {
             let payload = reply.encode().into();
             replies.publish(Message { topic: reply_topic.clone(), payload, retain: false }).unwrap();
         });
+        let dialer = Dialer::new(client.clone(), topics.clone(), name);
         assert!(tokio::time::timeout(PATIENCE, client.connected()).await.unwrap());
-        Agent { name: name.to_owned(), client, topics, mark, announcer, commands }
+        Agent { client, topics, mark, announcer, dialer, commands }
     }
 
     /// Opens a stream to the hub and says hello under a name.
     pub(crate) async fn dial(&self, name: &str, token: Option<&str>) -> (WebSocketStream<MqttStream>, Frame) {
-        let stream = Dialer::new(self.client.clone(), self.topics.clone(), &self.name).dial().await.unwrap();
+        let stream = self.dialer.dial().await.unwrap();
         let (mut socket, _) = tokio_tungstenite::client_async("ws://hub/agent", stream).await.unwrap();
         let token = token.map(str::to_owned);
         let hello = Hello { name: name.to_owned(), token, process: self.mark.process, machine: Machine::default() };

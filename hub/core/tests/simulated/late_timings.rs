@@ -27,7 +27,8 @@ fn they_move_batches_and_reach_the_records_before_a_push_and_after_it() {
 
         let timed = cluster.steps.iter().filter(|step| step.timings.is_some()).count();
         let missing = cluster.steps.len() - timed - cluster.late_timings.len();
-        assert!(missing <= 16, "{mode:?}, {after_s} s: {missing} of {} steps have no timings", cluster.steps.len());
+        // Those of the last seconds are under way.
+        assert!(missing <= 30, "{mode:?}, {after_s} s: {missing} of {} steps have no timings", cluster.steps.len());
         assert_eq!(timed == cluster.steps.len(), after_s < 0.0, "{mode:?}, {after_s} s");
     }
 }

@@ -164,19 +164,6 @@ pub struct RunArgs {
     /// A broker beside a hub at ws://…, for presence, timings and commands: mqtt://BROKER[:PORT][/PREFIX] or mqtts://….
     #[arg(long, value_name = "URL", env = "OMNILEARN_MQTT")]
     pub mqtt: Option<String>,
-    /// How the hub's controller gets what each step took: `push`, with the gradient, or `mqtt`, over the broker alone. With a
-    /// broker, timings are there for others in either case.
-    #[arg(long, value_name = "WAY", default_value = "push", env = "OMNILEARN_TIMINGS")]
-    pub timings: TimingsWay,
-    /// How timings are written at the broker: `json`, or `postcard`, which is smaller.
-    #[arg(long, value_name = "FORMAT", default_value = "json", env = "OMNILEARN_TIMINGS_FORMAT")]
-    pub timings_format: TimingsFormat,
-    /// How often a batch of timings is sent to the broker at most, in seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "1", env = "OMNILEARN_TIMINGS_EVERY")]
-    pub timings_every: Duration,
-    /// How to log in at the broker.
-    #[command(flatten)]
-    pub broker: BrokerArgs,
     /// Name of this agent, unique within the hub; by default the host name.
     #[arg(long, env = "OMNILEARN_NAME")]
     pub name: Option<String>,
@@ -209,6 +196,32 @@ pub struct RunArgs {
     /// Keep a file that says whether the agent is connected, for `omnilearn-agent health`.
     #[arg(long, value_name = "FILE", env = "OMNILEARN_HEALTH_FILE")]
     pub health_file: Option<PathBuf>,
+    /// How the hub's controller gets what each step took: `push`, with the gradient, or `mqtt`, over the broker alone. With a
+    /// broker, timings are there for others in either case.
+    #[arg(long, help_heading = "Broker", value_name = "WAY", default_value = "push", env = "OMNILEARN_TIMINGS")]
+    pub timings: TimingsWay,
+    /// How timings are written at the broker: `json`, or `postcard`, which is smaller.
+    #[arg(
+        long,
+        help_heading = "Broker",
+        value_name = "FORMAT",
+        default_value = "json",
+        env = "OMNILEARN_TIMINGS_FORMAT"
+    )]
+    pub timings_format: TimingsFormat,
+    /// How often a batch of timings is sent to the broker at most, in seconds.
+    #[arg(
+        long,
+        help_heading = "Broker",
+        value_name = "SECONDS",
+        value_parser = parse_seconds,
+        default_value = "1",
+        env = "OMNILEARN_TIMINGS_EVERY"
+    )]
+    pub timings_every: Duration,
+    /// How to log in at the broker. Comes last, for whatever follows would stand under its heading.
+    #[command(flatten)]
+    pub broker: BrokerArgs,
 }
 
 /// Arguments of `probe`.
@@ -268,7 +281,8 @@ impl RunArgs {
             None => default_name(),
         };
         let broker = broker.map(|broker| (broker, self.broker));
-        let sources = Sources { token_file: self.token_file, environment_token, trust: self.trust, broker };
+        let sources =
+            Sources { token_file: self.token_file, environment_token, trust: self.trust, name: name.clone(), broker };
         let Secrets { token, trust, broker } = sources.read()?;
         let mqtt = broker.map(|options| MqttConfig {
             timings: self.timings,

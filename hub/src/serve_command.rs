@@ -104,7 +104,7 @@ fn mqtt_config(serve: &cli::Serve, token: Option<&str>, accepted: bool) -> anyho
         }));
     }
     let Some(broker) = &serve.mqtt else { return Ok(None) };
-    let options = serve.broker.options(broker.clone()).map_err(|error| {
+    let options = serve.broker.options(broker.clone(), "hub").map_err(|error| {
         let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
         Usage(format!("{error}{cause}"))
     })?;

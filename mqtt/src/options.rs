@@ -77,7 +77,7 @@ impl fmt::Debug for TlsFiles {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Broker")]
 pub struct BrokerArgs {
-    /// User at the broker.
+    /// User at the broker; with a password and without this, `hub` for a hub and its name for an agent.
     #[arg(long, value_name = "NAME", env = "OMNILEARN_MQTT_USER")]
     pub mqtt_user: Option<String>,
     /// File with the password at the broker; without it the variable OMNILEARN_MQTT_PASSWORD is used. A password is never an
@@ -131,9 +131,6 @@ pub enum OptionsError {
         /// The file.
         path: PathBuf,
     },
-    /// A password without a user.
-    #[error("there is a password for the broker, but no --mqtt-user")]
-    NoUser,
     /// Certificates for a connection without TLS, which would go unused.
     #[error("--mqtt-ca, --mqtt-cert and --mqtt-key are for mqtts:// addresses, and this is `{broker}`")]
     NotEncrypted {
@@ -143,11 +140,11 @@ pub enum OptionsError {
 }
 
 impl BrokerArgs {
-    /// Reads what the arguments name.
+    /// Reads what the arguments name. A password without a user is that of `user_default`.
     ///
     /// # Errors
     /// [`OptionsError`], which names the file or argument.
-    pub fn options(&self, broker: BrokerUrl) -> Result<Options, OptionsError> {
+    pub fn options(&self, broker: BrokerUrl, user_default: &str) -> Result<Options, OptionsError> {
         if !broker.is_encrypted() && (self.mqtt_ca.is_some() || self.mqtt_cert.is_some()) {
             return Err(OptionsError::NotEncrypted { broker });
         }
@@ -157,7 +154,7 @@ impl BrokerArgs {
         };
         let credentials = match (&self.mqtt_user, password) {
             (Some(user), password) => Some(Credentials { user: user.clone(), password: password.unwrap_or_default() }),
-            (None, Some(_)) => return Err(OptionsError::NoUser),
+            (None, Some(password)) => Some(Credentials { user: user_default.to_owned(), password }),
             (None, None) => None,
         };
         let ca = self.mqtt_ca.as_deref().map(|path| read("certificate", path)).transpose()?;
@@ -213,7 +210,7 @@ mod tests {
     use super::*;
 
     fn options(broker: &str, args: &BrokerArgs) -> Result<Options, OptionsError> {
-        args.options(BrokerUrl::parse(broker).unwrap())
+        args.options(BrokerUrl::parse(broker).unwrap(), "kitchen-pi")
     }
 
     #[test]
@@ -253,7 +250,8 @@ mod tests {
 
         assert!(matches!(options("mqtt://broker", &args), Err(OptionsError::NotEncrypted { .. })));
         let args = BrokerArgs { mqtt_user: None, ..args };
-        assert!(matches!(options("mqtts://broker", &args), Err(OptionsError::NoUser)));
+        let of_the_agent = Credentials { user: "kitchen-pi".into(), password: "two words".into() };
+        assert_eq!(options("mqtts://broker", &args).unwrap().credentials, Some(of_the_agent));
         for text in ["", "\n", "a\nb"] {
             let args = BrokerArgs {
                 mqtt_user: Some("pi".into()),

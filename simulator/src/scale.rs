@@ -159,6 +159,14 @@ mod tests {
     }
 
     #[test]
+    fn a_round_does_not_cost_the_square_of_its_agents() {
+        // Thirty-two times the agents: an agent may cost a few times as much, for caches, but not thirty times.
+        let scale = scale(&[200, 6400], 5, |_| ()).unwrap();
+        let [small, large] = [0, 1].map(|size| scale.sizes[size].core_cpu_ms_per_1000_agents_and_round);
+        assert!(large < 10.0 * small, "{scale:?}");
+    }
+
+    #[test]
     fn a_small_fleet_is_measured_at_each_size() {
         let mut seen = Vec::new();
         let scale = scale(&[8, 16], 20, |size| seen.push(size.agents)).unwrap();

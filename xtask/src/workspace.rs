@@ -7,6 +7,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
+/// How variables begin that say which package cargo runs or builds.
+const PACKAGE_VARIABLES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
 /// The workspace that this tool was built in.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
@@ -39,10 +42,16 @@ impl Workspace {
         self.root.join("kernels/target/components").join(format!("{kernel}.wasm"))
     }
 
-    /// Cargo, in the root folder.
+    /// Cargo, in the root folder, without what the cargo that runs us says of our package. Build scripts that look at that (ring's does)
+    /// would run anew whenever a build by hand follows one of ours, and hub and agent be compiled with them.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root);
+        for (name, _) in env::vars_os() {
+            if name.to_str().is_some_and(|name| PACKAGE_VARIABLES.iter().any(|prefix| name.starts_with(prefix))) {
+                command.env_remove(name);
+            }
+        }
         command
     }
 

@@ -18,6 +18,8 @@ pub struct Sources {
     pub environment_token: Option<Token>,
     /// Values of `--trust`.
     pub trust: Vec<String>,
+    /// The agent's name, which is its user at the broker where no other is given.
+    pub name: String,
     /// The broker, and what was said of how to log in there.
     pub broker: Option<(BrokerUrl, BrokerArgs)>,
 }
@@ -48,7 +50,7 @@ impl Sources {
             (None, token) => token.clone(),
         };
         let trust = Trust::parse(&self.trust).map_err(|error| error.to_string())?;
-        let options = |(broker, arguments): &(BrokerUrl, BrokerArgs)| arguments.options(broker.clone());
+        let options = |(broker, arguments): &(BrokerUrl, BrokerArgs)| arguments.options(broker.clone(), &self.name);
         let broker = self.broker.as_ref().map(options).transpose().map_err(|error| match error.source() {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),

@@ -233,6 +233,8 @@ struct StepRow {
     staleness: u64,
     // Times may be missing; then they say as little as those of a warm-up.
     #[serde(default)]
+    wait_s: f64,
+    #[serde(default)]
     sustained_s: f64,
     #[serde(default)]
     cpu_s: f64,
@@ -285,6 +287,7 @@ impl Records {
                 epoch: (round.epoch.ceil() as u32).saturating_sub(1),
                 batch: row.samples,
                 staleness: row.staleness,
+                wait_s: row.wait_s,
                 sustained_s: row.sustained_s,
                 cpu_s: row.cpu_s,
                 warm_up: row.warm_up,

@@ -17,6 +17,8 @@ pub(crate) struct StepRecord {
     pub(crate) batch: u32,
     /// Staleness, in steps.
     pub(crate) staleness: u64,
+    /// Time from the end of the agent's push before to this assignment, in seconds.
+    pub(crate) wait_s: f64,
     /// Time that the step costs the agent when it works without a break, in seconds.
     pub(crate) sustained_s: f64,
     /// CPU time that the step took the agent, in seconds.
@@ -162,6 +164,7 @@ pub(crate) mod tests {
                     epoch: u32::from(round >= 5),
                     batch: [8, 24][agent],
                     staleness: [4, 1][agent],
+                    wait_s: 0.01,
                     sustained_s: [0.1, 0.05][agent],
                     cpu_s: [0.08, 0.04][agent],
                     warm_up: false,

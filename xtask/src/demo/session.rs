@@ -30,6 +30,9 @@ use crate::{datasets, kernels};
 /// Share of the machine's cores that agents get; the rest is for the hub and for us.
 const QUOTA_SHARE: f64 = 0.9;
 
+/// A hub's data sets in its state folder.
+const LIBRARY: &str = "datasets";
+
 /// Longest wait for the hub to listen.
 const HUB_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,6 +48,8 @@ pub(crate) struct Kit {
     agent: PathBuf,
     data: PathBuf,
     cache: PathBuf,
+    /// A hub's `datasets` folder, whose data sets every hub that is started has, too.
+    library: Option<PathBuf>,
     limiter: Limiter,
     cores: usize,
     quota_total: f64,
@@ -123,11 +128,17 @@ impl Kit {
             agent,
             data,
             cache,
+            library: None,
             limiter,
             cores,
             quota_total,
             transport: TransportArguments::default(),
         })
+    }
+
+    /// The same, with the data sets in a hub's state folder.
+    pub(crate) fn with_library(self, state: Option<&Path>) -> Self {
+        Self { library: state.map(|state| state.join(LIBRARY)), ..self }
     }
 
     /// The same, with agents that reach their hubs like this.
@@ -153,6 +164,11 @@ impl Kit {
     /// The program `omnilearn-agent`.
     pub(crate) fn agent_program(&self) -> &Path {
         &self.agent
+    }
+
+    /// The component of a kernel.
+    pub(crate) fn component(&self, kernel: &str) -> PathBuf {
+        self.workspace.component(kernel)
     }
 
     /// Sum of the agents' quotas, in cores.
@@ -209,13 +225,14 @@ impl Kit {
         fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
         let state = tempfile::Builder::new().prefix("omnilearn-demo-").tempdir().context("making a state folder")?;
         let port = free_port()?;
+        let hub_state = state.path().join("hub");
+        if let Some(library) = &self.library {
+            fs::create_dir(&hub_state).with_context(|| format!("creating {}", hub_state.display()))?;
+            std::os::unix::fs::symlink(library, hub_state.join(LIBRARY)).context("giving the hub its data sets")?;
+        }
         let route = self.transport.route(port)?;
         let mut command = Command::new(&self.hub);
-        command
-            .arg("serve")
-            .args(["--listen", &format!("127.0.0.1:{port}")])
-            .arg("--state")
-            .arg(state.path().join("hub"));
+        command.arg("serve").args(["--listen", &format!("127.0.0.1:{port}")]).arg("--state").arg(hub_state);
         route.prepare_hub(&mut command);
         let hub = Process::spawn("the hub", command, &logs.join("hub.log"))?;
         let client = HubClient::new(format!("http://127.0.0.1:{port}"));
@@ -260,7 +277,9 @@ impl Fleet<'_> {
             let mut command = group.command(&self.kit.agent, cores);
             command.args(["run", "--name", &name]);
             route.prepare_agent(index, &mut command);
-            command.arg("--data").arg(&self.kit.data).arg("--cache").arg(&self.kit.cache).args(["--trust", &key]);
+            let folders = [Some(&self.kit.data), self.kit.library.as_ref()];
+            command.args(folders.into_iter().flatten().flat_map(|folder| ["--data".as_ref(), folder.as_os_str()]));
+            command.arg("--cache").arg(&self.kit.cache).args(["--trust", &key]);
             self.groups.push(group);
             self.agents.push(Process::spawn(&name, command, &logs.join(format!("{name}.log")))?);
         }

@@ -85,17 +85,20 @@ impl Route {
     /// Tells the hub.
     pub(crate) fn prepare_hub(&self, command: &mut Command) {
         match &self.broker {
-            None => {}
-            Some(Broker::OfTheHub(port)) => drop(command.args(["--mqtt-listen", &format!("127.0.0.1:{port}")])),
-            Some(Broker::Theirs(url)) => drop(command.args(["--mqtt", url])),
-        }
+            None => command,
+            Some(Broker::OfTheHub(port)) => command.args(["--mqtt-listen", &format!("127.0.0.1:{port}")]),
+            Some(Broker::Theirs(url)) => command.args(["--mqtt", url]),
+        };
     }
 
     /// Tells an agent.
     pub(crate) fn prepare_agent(&self, index: usize, command: &mut Command) {
         let hub = format!("ws://127.0.0.1:{}", self.hub_port);
         let broker = match &self.broker {
-            None => return drop(command.args(["--hub", &hub])),
+            None => {
+                command.args(["--hub", &hub]);
+                return;
+            }
             Some(Broker::OfTheHub(port)) => format!("mqtt://127.0.0.1:{port}"),
             Some(Broker::Theirs(url)) => url.clone(),
         };

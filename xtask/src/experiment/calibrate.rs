@@ -7,13 +7,13 @@ use toml::Table;
 
 use super::catalogue::{Catalogue, ModelSpec, Speed, lay_over};
 use super::definition::Definition;
+use super::library::Library;
 use crate::bench::median;
 use crate::demo::{Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
-use crate::workspace::Workspace;
 
 /// About how long each of the two batch sizes is measured. Many periods of a CPU quota, which throttles in bursts.
-const MEASURE_S: f64 = 4.0;
+pub(super) const MEASURE_S: f64 = 4.0;
 
 /// Bounds of the number of steps that this makes.
 const STEPS: (f64, f64) = (20.0, 2000.0);
@@ -29,8 +29,8 @@ const GLOBAL_BATCH_DEFAULT: i64 = 256;
 /// # Errors
 /// When something does not build or a process fails, and after an interrupt.
 pub(crate) fn measure(
-    workspace: &Workspace,
-    data: Option<&Path>,
+    kit: &Kit,
+    library: Option<&Library>,
     definitions: &[Definition],
     catalogue: &mut Catalogue,
     interrupt: &Interrupt,
@@ -41,16 +41,16 @@ pub(crate) fn measure(
             .flat_map(|definition| &definition.cases)
             .any(|case| case.models.iter().any(|used| used == name))
     };
-    let kit = Kit::prepare(workspace, data, None, interrupt)?;
     let logs = tempfile::Builder::new().prefix("omnilearn-speed-").tempdir().context("making a folder for logs")?;
     for (name, model) in catalogue.models.iter_mut().filter(|(name, _)| used(name)) {
-        if model.dataset != kit.spec().name {
-            eprintln!("{name}: not measured, its data set {} is not {}", model.dataset, kit.spec().name);
+        let has_data = model.dataset == kit.spec().name || library.is_some_and(|library| library.has(&model.dataset));
+        if !has_data {
+            eprintln!("{name}: not measured, its data set {} is not here", model.dataset);
             continue;
         }
         eprintln!("measuring {name} on one core");
-        let component = workspace.component(&model.kernel);
-        let measured = speed(&kit, &component, model, (1.0, Clock::Cpu), logs.path(), interrupt)?;
+        let component = kit.component(&model.kernel);
+        let measured = speed(kit, &component, model, logs.path(), interrupt)?;
         model.speed = Some(measured);
         let Speed { samples_per_s, overhead_s } = measured;
         // As the catalogue has it, so that it can be copied there.
@@ -61,53 +61,40 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// What is measured of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
-    /// The agent's CPU time: the same whatever else the machine does.
-    Cpu,
-    /// From one version to the next, with everything in between: the hub's work, too, and what a quota makes of it all.
-    Wall,
-}
-
-/// The speed of one agent with a CPU quota, from runs at two batch sizes.
+/// The speed of an agent on one core, from runs at two batch sizes: CPU time, which is the same whatever else the machine does.
 ///
 /// # Errors
 /// When a process fails, or a larger batch took no longer.
-pub(crate) fn speed(
-    kit: &Kit,
-    component: &Path,
-    model: &ModelSpec,
-    (quota_cores, clock): (f64, Clock),
-    logs: &Path,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Speed> {
-    let global_batch = model.job.get("training").and_then(|training| training.get("global_batch"));
-    let global_batch = global_batch.and_then(toml::Value::as_integer).unwrap_or(GLOBAL_BATCH_DEFAULT);
-    let batches = [(global_batch / 16).max(1), (global_batch / 2).max(2)];
-    let mut fleet = kit.start_fleet_with(vec![quota_cores], logs, interrupt)?;
+fn speed(kit: &Kit, component: &Path, model: &ModelSpec, logs: &Path, interrupt: &Interrupt) -> anyhow::Result<Speed> {
+    let batches = batches(&model.job);
+    let mut fleet = kit.start_fleet_with(vec![1.0], logs, interrupt)?;
     let mut times = [0.0; 2];
     for (time, batch) in times.iter_mut().zip(batches) {
         // Nobody knows before how long a step takes: as many as fit, or few if nobody has measured the model.
-        let expected = model.speed.map(|speed| (speed.overhead_s + batch as f64 / speed.samples_per_s) / quota_cores);
+        let expected = model.speed.map(|speed| speed.overhead_s + batch as f64 / speed.samples_per_s);
         let steps = expected.map_or(STEPS.0, |expected| (MEASURE_S / expected).clamp(STEPS.0, STEPS.1)) as i64;
-        let job = Job { name: "speed", text: job(component, model, batch, steps)?, epochs: 1 };
-        let records = fleet.run(&job, None, interrupt)?;
-        *time = match clock {
-            Clock::Wall => step_s(&records),
-            Clock::Cpu => cpu_s(&records),
-        }
-        .context("a run without steps")?;
+        let text = toml::to_string(&job(component, model, batch, steps)?).context("writing a job file")?;
+        let records = fleet.run(&Job { name: "speed", text, epochs: 1 }, None, interrupt)?;
+        *time = cpu_s(&records).context("a run without steps")?;
     }
     fleet.stop();
     fit(batches.map(|batch| batch as f64), times)
 }
 
-fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::Result<String> {
+/// Two local batches that speed is told from, for a job with these keys.
+pub(super) fn batches(job: &Table) -> [i64; 2] {
+    let global_batch = job.get("training").and_then(|training| training.get("global_batch"));
+    let global_batch = global_batch.and_then(toml::Value::as_integer).unwrap_or(GLOBAL_BATCH_DEFAULT);
+    [(global_batch / 16).max(1), (global_batch / 2).max(2)]
+}
+
+/// A job over so many samples a step and so many steps, and no more than that.
+pub(super) fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::Result<Table> {
     let component = component.to_str().context("the workspace's path is not UTF-8")?;
     let mut job: Table =
         table([("dataset", model.dataset.as_str().into()), ("kernel", table([("path", component.into())]).into())]);
     lay_over(&mut job, &model.job);
+    job.remove("stop"); // the model's own end, which might come first
     lay_over(
         &mut job,
         &table([
@@ -121,7 +108,7 @@ fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::R
             ("stop", table([("steps", steps.into())]).into()),
         ]),
     );
-    toml::to_string(&job).context("writing a job file")
+    Ok(job)
 }
 
 /// Mean time from one version to the next in seconds, with everything that happens in between, the beginning left out.
@@ -146,7 +133,7 @@ pub(crate) fn steady_s(times: &[(u64, f64)]) -> Option<f64> {
 }
 
 /// The line through two times.
-fn fit([small, large]: [f64; 2], [small_s, large_s]: [f64; 2]) -> anyhow::Result<Speed> {
+pub(super) fn fit([small, large]: [f64; 2], [small_s, large_s]: [f64; 2]) -> anyhow::Result<Speed> {
     let per_sample = (large_s - small_s) / (large - small);
     if per_sample.is_nan() || per_sample <= 0.0 {
         bail!(
@@ -179,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_measuring_job_keeps_the_model_and_sets_batch_and_length() {
-        let job: Table = job(Path::new("lenet.wasm"), &catalogue().models["lenet"], 16, 50).unwrap().parse().unwrap();
+        let job = job(Path::new("lenet.wasm"), &catalogue().models["lenet"], 16, 50).unwrap();
         assert_eq!(job["training"]["global_batch"].as_integer(), Some(16));
         assert_eq!(job["stop"]["steps"].as_integer(), Some(50));
         assert_eq!(job["optimizer"]["learning_rate"].as_float(), Some(0.04));

@@ -59,6 +59,7 @@ const FIGURES: &[Figure] = &[
     ),
     figure("wall_s", "it took", "time of the simulation, s", Unit::Seconds),
     figure("predicted_epoch_s", "virtual epoch", "predicted time per epoch, s", Unit::Seconds),
+    figure("quota_epoch_s", "by quotas", "time per epoch that CPU time and quotas demand, s", Unit::Seconds),
     figure("real_over_virtual", "real/virtual", "measured over predicted", Unit::Times),
     figure("detect_s", "detected", "time to detect, s", Unit::Seconds),
     figure("recover_s", "recovered after", "time to recover, s", Unit::Seconds),

@@ -6,6 +6,7 @@ mod claims;
 mod csv;
 mod definition;
 mod figures;
+mod library;
 mod operations;
 mod outcome;
 mod plan;
@@ -13,6 +14,7 @@ mod plots;
 mod png;
 mod ratios;
 mod report;
+mod side_by_side;
 mod simulate;
 mod throttled;
 mod write;
@@ -27,10 +29,12 @@ use serde::Serialize;
 
 use self::catalogue::Catalogue;
 use self::definition::{Definition, Kind};
+use self::library::Library;
 use self::outcome::{Outcome, Row};
 use self::simulate::Simulator;
 use self::write::Run;
 use crate::bench::progress::Progress;
+use crate::demo::Kit;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 use crate::{datasets, kernels};
@@ -104,14 +108,31 @@ pub(crate) fn run(workspace: &Workspace, arguments: &ExperimentArguments) -> any
     }
     let wanted = choose(all, &arguments.names)?;
     let interrupt = Interrupt::listen()?;
-    if arguments.calibrate {
-        calibrate::measure(workspace, arguments.data.as_deref(), &wanted, &mut catalogue, &interrupt)?;
-    }
     let out = arguments.out.clone().unwrap_or_else(|| workspace.root().join("target/experiments"));
+    let library = Library::make(workspace, &library::wanted(&wanted, &catalogue), out.join("library"))?;
+    interrupt.check()?;
+    if arguments.calibrate {
+        let kit = Kit::prepare(workspace, arguments.data.as_deref(), None, &interrupt)?;
+        let kit = kit.with_library(library.as_ref().map(Library::state));
+        calibrate::measure(&kit, library.as_ref(), &wanted, &mut catalogue, &interrupt)?;
+    }
     let mut failed = Vec::new();
     for definition in wanted {
-        let definition = if arguments.quick { definition.quick() } else { definition };
-        let outcomes = run_one(workspace, arguments, &definition, &catalogue, &out, &interrupt)?;
+        let mut definition = if arguments.quick { definition.quick() } else { definition };
+        if let Some(library) = &library {
+            let notes = library.notes(&library::wanted(std::slice::from_ref(&definition), &catalogue));
+            definition.notes.extend(notes);
+        }
+        let out = folder_for(&definition, &out)?;
+        let run = Run {
+            workspace,
+            definition: &definition,
+            catalogue: &catalogue,
+            library: library.as_ref(),
+            out: &out,
+            quick: arguments.quick,
+        };
+        let outcomes = run_one(&run, arguments, &interrupt)?;
         if outcomes.iter().all(|outcome| outcome.skipped.is_some()) {
             failed.push(definition.name.clone());
         }
@@ -156,25 +177,22 @@ fn list(all: &[Definition]) -> String {
     all.iter().map(line).collect()
 }
 
-fn run_one(
-    workspace: &Workspace,
-    arguments: &ExperimentArguments,
-    definition: &Definition,
-    catalogue: &Catalogue,
-    out: &Path,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Vec<Outcome>> {
-    let out = out.join(&definition.name);
-    fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
-    let out = out.canonicalize().with_context(|| format!("finding {}", out.display()))?;
-    let run = Run { workspace, definition, catalogue, out: &out, quick: arguments.quick };
+/// The folder of an experiment's run.
+fn folder_for(definition: &Definition, out: &Path) -> anyhow::Result<PathBuf> {
+    let folder = out.join(&definition.name);
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    folder.canonicalize().with_context(|| format!("finding {}", folder.display()))
+}
+
+fn run_one(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &Interrupt) -> anyhow::Result<Vec<Outcome>> {
+    let definition = run.definition;
     run.write_inputs()?;
     eprintln!("{}: {}, about {:.0} min", definition.name, definition.title, definition.minutes);
     let started = Instant::now();
     let rows = match definition.kind {
-        Kind::Virtual => run_virtual(&run, arguments, interrupt)?,
-        Kind::Throttled => throttled::run(&run, arguments, interrupt)?,
-        Kind::Operations => operations::run(&run, arguments.data.as_deref(), interrupt)?,
+        Kind::Virtual => run_virtual(run, arguments, interrupt)?,
+        Kind::Throttled => throttled::run(run, arguments, interrupt)?,
+        Kind::Operations => operations::run(run, arguments.data.as_deref(), interrupt)?,
     };
     let mut outcomes = rows.outcomes;
     ratios::compare(&mut outcomes);
@@ -213,7 +231,8 @@ fn run_virtual(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &Inter
     kernels::build(run.workspace.root())?;
     interrupt.check()?;
     let program = simulator(run.workspace, arguments)?;
-    let simulator = Simulator { workspace: run.workspace, program, data, resume: arguments.resume };
+    let state = run.library.map(Library::state);
+    let simulator = Simulator { workspace: run.workspace, program, data, state, resume: arguments.resume };
     simulate_all(&simulator, &planned, run.out, interrupt)
 }
 

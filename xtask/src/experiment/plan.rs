@@ -111,7 +111,7 @@ impl PlannedRow<'_> {
     /// When they cannot be written as TOML.
     pub(crate) fn training_files(&self, component: &Path, seed: u64) -> anyhow::Result<(String, String)> {
         let speed = self.core_speed()?;
-        let agents = (0..self.key.agents as usize).map(|index| agent(index, speed, 0.0, Vec::new()));
+        let agents = (0..self.key.agents as usize).map(|index| agent(index, speed, 0.0, Vec::new()).into());
         let fleet = fleet(seed, agents.collect())?;
         let mut job: Table = self.job_file(component, seed)?.parse().context("reading a job file of our own")?;
         // The rows may go on for longer, which costs them nothing.
@@ -155,7 +155,7 @@ impl PlannedRow<'_> {
                 Overhead::Measured => speed.overhead_s / (cores * scale).min(1.0),
             };
             let speed = Speed { samples_per_s: cores * scale * speed.samples_per_s, overhead_s };
-            agent(index, speed, self.case.noise, changes.collect())
+            agent(index, speed, self.case.noise, changes.collect()).into()
         });
         fleet(seed, agents.collect())
     }
@@ -210,7 +210,7 @@ pub(crate) fn fleet(seed: u64, agents: Vec<Value>) -> anyhow::Result<String> {
 }
 
 /// An agent of a fleet file.
-pub(crate) fn agent(index: usize, speed: Speed, noise: f64, changes: Vec<Table>) -> Value {
+pub(crate) fn agent(index: usize, speed: Speed, noise: f64, changes: Vec<Table>) -> Table {
     let mut agent = table([
         ("name", format!("agent-{}", index + 1).into()),
         ("samples_per_s", speed.samples_per_s.into()),
@@ -220,7 +220,7 @@ pub(crate) fn agent(index: usize, speed: Speed, noise: f64, changes: Vec<Table>)
     if !changes.is_empty() {
         agent.insert("changes".to_owned(), changes.into_iter().map(Value::Table).collect::<Vec<_>>().into());
     }
-    agent.into()
+    agent
 }
 
 /// Makes a job whose steps are all agents' into one whose steps are one agent's: there are as many more of them.

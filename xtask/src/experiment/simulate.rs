@@ -28,6 +28,8 @@ pub(crate) struct Simulator<'a> {
     pub(crate) program: PathBuf,
     /// Folder with the data sets' files.
     pub(crate) data: Option<PathBuf>,
+    /// State folder of a hub, with data sets.
+    pub(crate) state: Option<&'a Path>,
     /// Whether finished rows with equal inputs are taken over.
     pub(crate) resume: bool,
 }
@@ -163,6 +165,9 @@ impl Simulator<'_> {
         command.arg(&fleet).arg(&job).args(["--gradients", task.gradients, "--json", "--out"]).arg(folder);
         if let Some(data) = self.data.as_ref().filter(|_| task.gradients == "real") {
             command.arg("--data").arg(data);
+        }
+        if let Some(state) = self.state {
+            command.arg("--state").arg(state);
         }
         if task.oracle {
             command.arg("--oracle");

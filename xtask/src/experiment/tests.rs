@@ -160,7 +160,7 @@ fn a_small_experiment_runs_through_the_simulator_and_is_taken_over_by_the_next_c
     let planned = plan::rows(&definition, &catalogue).unwrap();
     let interrupt = Interrupt::listen().unwrap();
     let run = |resume| {
-        let simulator = Simulator { workspace: &workspace, program: program.clone(), data: None, resume };
+        let simulator = Simulator { workspace: &workspace, program: program.clone(), data: None, state: None, resume };
         let mut rows = simulate_all(&simulator, &planned, out.path(), &interrupt).unwrap();
         ratios::compare(&mut rows.outcomes);
         rows
@@ -186,8 +186,14 @@ fn a_small_experiment_runs_through_the_simulator_and_is_taken_over_by_the_next_c
     assert_eq!(again.taken_over, planned.len());
     assert_eq!(again.outcomes, rows.outcomes);
 
-    let run =
-        Run { workspace: &workspace, definition: &definition, catalogue: &catalogue, out: out.path(), quick: true };
+    let run = Run {
+        workspace: &workspace,
+        definition: &definition,
+        catalogue: &catalogue,
+        library: None,
+        out: out.path(),
+        quick: true,
+    };
     let report = run.write_results(&rows.outcomes, again.taken_over, std::time::Duration::from_secs(1)).unwrap();
     assert!(fs::read_to_string(report).unwrap().contains("| 8 | lenet | bsp | deadline |"));
     assert!(out.path().join("rows.csv").is_file());

@@ -3,29 +3,32 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::calibrate::{self, Clock, steady_s};
-use super::catalogue::Speed;
+use super::calibrate::{self, steady_s};
+use super::catalogue::{Speed, lay_over};
 use super::csv::Csv;
+use super::library::Library;
 use super::outcome::{Outcome, RowKey};
 use super::plan::{self, PlannedRow};
+use super::side_by_side::{self, Measured};
 use super::simulate::{Simulator, Task};
 use super::write::Run;
 use super::{ExperimentArguments, Rows};
 use crate::bench::median;
-use crate::demo::{Fleet, Job, Kit, RunRecords};
+use crate::demo::{Fleet, Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
 
 /// Runs every row for real, as often as it has seeds, and once more virtually with agents that are as fast as each was
-/// measured to be alone under its quota.
+/// measured to be under its quota, beside the others.
 ///
 /// # Errors
 /// When something does not build or a process fails, and after an interrupt.
 pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &Interrupt) -> anyhow::Result<Rows> {
     let kit = Kit::prepare(run.workspace, arguments.data.as_deref(), None, interrupt)?;
+    let state = run.library.map(Library::state);
+    let kit = kit.with_library(state);
     let program = super::simulator(run.workspace, arguments)?;
-    let simulator = Simulator { workspace: run.workspace, program, data: None, resume: false };
+    let simulator = Simulator { workspace: run.workspace, program, data: None, state, resume: false };
     let planned = plan::rows(run.definition, run.catalogue)?;
-    let mut speeds: BTreeMap<(String, u64), Speed> = BTreeMap::new();
     let mut rows = Rows::default();
     // Policies of one place come one after another, on one fleet, in turns.
     for place in planned.chunk_by(|left, right| left.place() == right.place()) {
@@ -33,22 +36,16 @@ pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &In
         let quotas = quotas(first.cores(), first.case.cores_total.unwrap_or(kit.quota_total()));
         let component = run.workspace.component(&first.model.kernel);
         let logs = run.out.join("logs");
-        let mut agents = Vec::new();
-        for &quota in &quotas {
-            let key = (first.key.model.clone(), quota.to_bits());
-            let speed = match speeds.get(&key) {
-                Some(&speed) => speed,
-                None => {
-                    eprintln!("measuring {} with {quota:.3} cores", first.key.model);
-                    let speed =
-                        calibrate::speed(&kit, &component, first.model, (quota, Clock::Wall), &logs, interrupt)?;
-                    eprintln!("{:.0} samples/s, {:.2} ms a step", speed.samples_per_s, speed.overhead_s * 1000.0);
-                    *speeds.entry(key).or_insert(speed)
-                }
-            };
-            agents.push(speed);
-        }
         let mut fleet = kit.start_fleet_with(quotas, &logs, interrupt)?;
+        eprintln!("measuring {} on {} agents", first.key.model, first.key.agents);
+        let mut keys = first.model.job.clone();
+        lay_over(&mut keys, &first.case.job);
+        let agents = side_by_side::measure(&mut fleet, &component, (first.model, &keys), interrupt)?;
+        for (quota, speed) in fleet.quotas().iter().zip(&agents.speeds) {
+            let overhead_ms = speed.overhead_s * 1000.0;
+            eprintln!("{quota:.3} cores: {:.0} samples/s, {overhead_ms:.2} ms a step", speed.samples_per_s);
+        }
+        eprintln!("the hub answers after {:.2} ms", agents.turn_around_s * 1000.0);
         let real = measured(run, &mut fleet, place, &component, interrupt)?;
         fleet.stop();
         for (row, runs) in place.iter().zip(&real) {
@@ -91,20 +88,20 @@ fn measured(
 fn predicted(
     simulator: &Simulator<'_>,
     row: &PlannedRow<'_>,
-    agents: &[Speed],
+    agents: &Measured,
     component: &Path,
     out: &Path,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Result<BTreeMap<String, f64>, String>> {
     let seed = row.case.seeds.first().copied().unwrap_or(1);
-    let fleet = plan::fleet(
-        seed,
-        agents
-            .iter()
-            .enumerate()
-            .map(|(index, &speed)| plan::agent(index, speed, row.case.noise, Vec::new()))
-            .collect(),
-    )?;
+    // An answer takes two ways.
+    let latency = table([("latency_s", (agents.turn_around_s / 2.0).into())]);
+    let agent = |(index, &speed): (usize, &Speed)| {
+        let mut agent = plan::agent(index, speed, row.case.noise, Vec::new());
+        lay_over(&mut agent, &latency);
+        agent.into()
+    };
+    let fleet = plan::fleet(seed, agents.speeds.iter().enumerate().map(agent).collect())?;
     let folder = out.join("virtual").join(row.key.slug());
     let task = Task { fleet: &fleet, job: &row.job_file(component, seed)?, gradients: "none", oracle: false };
     let figures = simulator.simulate(&folder, &task, interrupt)?;
@@ -138,6 +135,7 @@ fn outcomes(
     };
     let real = [
         ("epoch_s", middle(&|records| Some(calibrate::step_s(records)? * steps(global_batch(records)?)))),
+        ("quota_epoch_s", middle(&|records| Some(quota_step_s(records)? * steps(global_batch(records)?)))),
         ("idle_share", middle(&RunRecords::idle_share)),
         ("accuracy", middle(&RunRecords::accuracy)),
     ];
@@ -161,6 +159,17 @@ fn outcomes(
         Outcome { key: key("real processes"), figures, skipped: None },
         Outcome { key: key("virtual fleet"), figures: virtual_figures, skipped },
     ]
+}
+
+/// The least time that a step can have taken in the mean, whatever the hub did: that of the agent whose CPU time took longest under its
+/// quota.
+fn quota_step_s(records: &RunRecords) -> Option<f64> {
+    let step_s = |(agent, quota): (usize, &f64)| {
+        let steps = records.steps.iter().filter(|step| step.agent == agent && !step.warm_up);
+        let (count, sum) = steps.fold((0.0, 0.0), |(count, sum), step| (count + 1.0, sum + step.cpu_s));
+        (count > 0.0).then(|| sum / count / quota)
+    };
+    records.quotas.iter().enumerate().filter_map(step_s).max_by(f64::total_cmp)
 }
 
 #[cfg(test)]
@@ -189,6 +198,8 @@ mod tests {
         assert!((real.figure("epoch_s").unwrap() - 0.5).abs() < 1e-9, "{real:?}");
         assert!((real.figure("predicted_epoch_s").unwrap() - 0.4).abs() < 1e-9);
         assert!((real.figure("real_over_virtual").unwrap() - 1.25).abs() < 1e-9);
+        // Five steps; 0.08 s of CPU time take the first agent 0.36 s.
+        assert!((real.figure("quota_epoch_s").unwrap() - 5.0 * 0.08 / 0.225).abs() < 1e-9);
         assert_eq!(virtual_fleet.figure("idle_share"), Some(0.1));
         assert!((virtual_fleet.figure("epoch_s").unwrap() - 0.4).abs() < 1e-9);
     }

@@ -12,6 +12,7 @@ use super::catalogue::{self, Catalogue};
 use super::csv;
 use super::definition::Definition;
 use super::figures::cell;
+use super::library::Library;
 use super::outcome::Outcome;
 use super::plots;
 use super::png::{self, Converter};
@@ -35,6 +36,8 @@ pub(crate) struct Run<'a> {
     pub(crate) definition: &'a Definition,
     /// What it refers to.
     pub(crate) catalogue: &'a Catalogue,
+    /// Data sets that no package has.
+    pub(crate) library: Option<&'a Library>,
     /// The folder.
     pub(crate) out: &'a Path,
     /// Whether it is the small variant.

@@ -120,6 +120,7 @@ mod tests {
                     epoch,
                     batch,
                     staleness: 0,
+                    wait_s: 0.0,
                     sustained_s: 0.1,
                     cpu_s: 0.1,
                     warm_up: false,

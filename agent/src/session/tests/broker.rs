@@ -9,7 +9,7 @@ use omnilearn_mqtt::command::{Command, CommandReply, CommandRequest};
 use omnilearn_mqtt::presence::{AgentPresence, HubPresence, PresenceState, Transport};
 use omnilearn_mqtt::session::SessionMark;
 use omnilearn_mqtt::stream::Acceptor;
-use omnilearn_mqtt::timings::TimingsBatch;
+use omnilearn_mqtt::timings::{TimingsBatch, TimingsReceipt};
 use omnilearn_mqtt::topics::Topics;
 use omnilearn_wire::handshake::{self, Welcome};
 use omnilearn_wire::message::AgentMessage;
@@ -47,6 +47,15 @@ impl Observer {
 
     async fn online(&mut self) -> AgentPresence {
         self.presence(|presence| presence.state == PresenceState::Online).await
+    }
+
+    /// Says, as the hub does, up to where timings have come.
+    fn confirm(&self, batch: &TimingsBatch) {
+        let next = batch.steps.last().unwrap().seq + 1;
+        let payload = TimingsReceipt { process: batch.session.process, next }.encode();
+        let topic = self.topics.agent_received("pi");
+        // It is sent again where there is no broker at the moment.
+        let _ = self.client.publish(Message { topic, payload: Bytes::from(payload), retain: false });
     }
 
     async fn command(&mut self, id: &str, command: Command) -> CommandReply {
@@ -130,8 +139,9 @@ async fn broker_that_goes_and_comes_back_disturbs_no_session_and_gets_the_timing
             is_batch.then(|| TimingsBatch::decode("pi", &incoming.payload).unwrap())
         };
         let batch = observer.next("timings", batch).await;
+        observer.confirm(&batch);
         assert_eq!(batch.lost, 0);
-        // What was under way when the broker went comes twice.
+        // What was not confirmed when the broker went comes twice.
         let next = seen.len() as u64;
         seen.extend(batch.steps.into_iter().filter(|step| step.seq >= next));
     }

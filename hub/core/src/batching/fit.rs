@@ -119,8 +119,35 @@ impl Fit {
         if self.off.len() < CHANGE_STEPS || !is_long {
             return false;
         }
+        if self.bend() {
+            return false;
+        }
         self.restart(line);
         true
+    }
+
+    /// Steps that are off at a batch size without a mean say as much of the line as of the speed. Where one line goes through them
+    /// and through the batch sizes before, the speed is as it was, and what was expected was wrong: because of calibration points at far
+    /// smaller batches, say. To start over then would forget just the sizes that tell o from 1/X, and keep the wrong slope.
+    fn bend(&mut self) -> bool {
+        let is_new = |step: &Off| self.levels.iter().all(|level| level.batch != step.batch);
+        if !self.off.iter().all(is_new) {
+            return false;
+        }
+        let mut bent = Fit { calibration: None, deviation: 0.0, ..self.clone() };
+        for step in std::mem::take(&mut bent.off) {
+            bent.count(step.batch, step.seconds);
+        }
+        let Some(line) = bent.line() else { return false };
+        let is_near = |level: &Level| {
+            let ratio = level.mean_s / line.at(level.batch);
+            (1.0 / CHANGE_RATIO..=CHANGE_RATIO).contains(&ratio)
+        };
+        let fits = bent.levels.len() > 1 && bent.levels.iter().all(is_near);
+        if fits {
+            *self = bent;
+        }
+        fits
     }
 
     /// Steps that were off, and turned out to be no change: each counts, within limits.

@@ -153,6 +153,24 @@ fn deadline_balances_in_one_adjustment_with_overhead_when_the_slope_is_calibrate
 }
 
 #[test]
+fn deadline_gets_over_a_calibration_that_says_nothing_of_the_slope() {
+    // As under a small CPU quota: two small batches took equally long, and a step takes mostly what its samples take.
+    for (points, noise) in [([0.015, 0.0155], 0.0), ([0.012, 0.013], 0.05), ([0.02, 0.014], 0.05)] {
+        let speeds = HL8.map(|cores| (0.004, cores * 550.0));
+        let mut workers = Workers::new(deadline(), 1024, (1, 1024), &speeds).noisy(noise, 1);
+        for index in 0..speeds.len() {
+            let calibration = [4, 16].into_iter().zip(points);
+            let calibration = calibration.map(|(samples, step_s)| CalibrationPoint { samples, step_s }).collect();
+            let rating = Rating { calibration, cores: 1.0, share: None };
+            workers.batcher.join(AgentId(index as u32), rating, None, 1);
+        }
+        workers.run(100);
+        assert!(workers.changes.len() <= 6, "{points:?}: {:?}", workers.changes);
+        assert!(workers.ratio() <= 1.1, "{points:?}: {} {:?}", workers.ratio(), workers.changes);
+    }
+}
+
+#[test]
 fn deadline_learns_overhead_without_calibration() {
     let speeds = [(0.3, 60.0), (0.3, 60.0), (0.3, 40.0), (0.3, 320.0)];
     let mut workers = Workers::new(deadline(), 256, (1, 256), &speeds);

@@ -126,9 +126,14 @@ impl<P: RoundPlan> Rounds<P> {
 
     /// Whether nothing more is waited for.
     fn is_enough(&self, round: &Round, state: &State) -> bool {
+        // Asked after each message, so what is missing is added up only where few are: else a round costs the square of its agents.
+        self.outstanding.is_empty()
+            || (self.updates.len() >= round.needed && self.missing_samples(state) <= round.spare_samples)
+    }
+
+    fn missing_samples(&self, state: &State) -> u32 {
         let missing = self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
-        let missing_samples = missing.map(|assignment| assignment.samples).sum::<u32>();
-        self.outstanding.is_empty() || (self.updates.len() >= round.needed && missing_samples <= round.spare_samples)
+        missing.map(|assignment| assignment.samples).sum()
     }
 
     /// One optimizer step over what is in.

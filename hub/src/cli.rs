@@ -196,13 +196,12 @@ pub(crate) struct AgentName {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true)]
 pub(crate) struct AgentLimits {
     #[command(flatten)]
     pub(crate) agent: AgentName,
 
     /// Compute threads.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, required_unless_present = "batch_max", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threads: Option<u32>,
 
     /// Most samples in one batch.

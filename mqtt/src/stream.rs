@@ -96,26 +96,30 @@ impl Shared {
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// Sends what the link has to send and the client has room for.
+    /// Sends what the link has to send and the client has room for, and wakes the pump where that changes what it waits for.
     fn transmit(&self, state: &mut State) {
+        if self.fill(state) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Sends what the link has to send and the client has room for. Returns whether the pump has something new to wait for. (The pump
+    /// must not wake itself, or it would spin for as long as there is no room.)
+    fn fill(&self, state: &mut State) -> bool {
         let now = Instant::now();
-        let Some(payload_max) = self.client.payload_bytes_max(&self.topic) else { return };
+        let Some(payload_max) = self.client.payload_bytes_max(&self.topic) else { return false };
         let payload_max = payload_max.saturating_sub(HEADER_BYTES).clamp(1, PAYLOAD_BYTES_MAX);
         loop {
             if !self.client.has_room_for_segments() {
-                state.blocked = true;
-                self.changed.notify_one();
-                return;
+                return !std::mem::replace(&mut state.blocked, true);
             }
             let Some(message) = state.link.next_segment(payload_max, now) else { break };
             if self.client.publish_segment(&self.topic, message).is_err() {
-                return; // the connection is lost, and the next one begins with what is not acknowledged
+                return false; // the connection is lost, and the next one begins with what is not acknowledged
             }
         }
         let deadline = state.link.deadline();
-        if deadline.is_some_and(|deadline| state.pump_wakes.is_none_or(|wakes| deadline < wakes)) {
-            self.changed.notify_one();
-        }
+        deadline.is_some_and(|deadline| state.pump_wakes.is_none_or(|wakes| deadline < wakes))
     }
 
     /// Ends the stream here.
@@ -151,14 +155,15 @@ impl Shared {
                 if state.is_finished(now) {
                     break;
                 }
+                state.blocked = false;
                 if connected {
                     state.link.on_deadline(now, !self.client.has_room_for_segments());
-                    self.transmit(&mut state);
+                    self.fill(&mut state);
                     if state.link.over().is_some() {
                         break;
                     }
                 }
-                let blocked = std::mem::take(&mut state.blocked);
+                let blocked = state.blocked;
                 let linger = state.orphaned.map(|since| since + LINGER);
                 let deadline = state.link.deadline().filter(|_| connected && !blocked);
                 state.pump_wakes = [linger, deadline].into_iter().flatten().min();

@@ -30,7 +30,9 @@ fn websocket_training_does_not_notice_that_the_broker_is_gone_and_mqtt_agents_re
     let web_socket = format!("ws://{}", cluster.address());
     cluster.add_agent_at("a", &["--hub", &web_socket, "--mqtt", &broker]).unwrap();
     cluster.add_agent_at("b", &["--hub", &broker]).unwrap();
-    let job = cluster.submit("lenet", &two_agents(1_000_000).replace("\"static\"", "\"dynamic\"")).unwrap();
+    // Steps so long that the agent can keep the timings of all that it takes while the broker is away.
+    let long_steps = two_agents(1_000_000).replace("\"static\"", "\"dynamic\"").replace("= 64", "= 2048");
+    let job = cluster.submit("lenet", &long_steps).unwrap();
     within(Duration::from_secs(60), "both agents train", || {
         ["a", "b"].iter().all(|name| steps_of(&cluster, job, name) > 20)
     });

@@ -85,7 +85,7 @@ pub struct Cli {
 pub enum Command {
     /// Connect to a hub and train until told to stop.
     #[command(after_help = RUN_HELP)]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Show what an agent would see of this machine, and end.
     #[command(after_help = PROBE_HELP)]
     Probe(ProbeArgs),

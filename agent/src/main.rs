@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     match command {
-        Command::Run(arguments) => run(arguments),
+        Command::Run(arguments) => run(*arguments),
         Command::Probe(arguments) => probe(arguments),
         Command::Health(arguments) => tell_health(&arguments),
         Command::Kernel(KernelCommand::Check(arguments)) => check(arguments),

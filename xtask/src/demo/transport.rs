@@ -102,7 +102,7 @@ impl Route {
             Some(Broker::OfTheHub(port)) => format!("mqtt://127.0.0.1:{port}"),
             Some(Broker::Theirs(url)) => url.clone(),
         };
-        match self.transport == Transport::Mixed && index % 2 == 0 {
+        match self.transport == Transport::Mixed && index.is_multiple_of(2) {
             true => command.args(["--hub", &hub, "--mqtt", &broker]),
             false => command.args(["--hub", &broker]),
         };

@@ -91,9 +91,11 @@ fn table(agents: &[AgentView]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use omnilearn_hub::view::{PresenceView, TimingsView};
 
     use super::*;
+    use crate::cli::{self, Cli};
 
     fn agent(name: &str) -> AgentView {
         AgentView {
@@ -128,6 +130,20 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn limits_are_one_or_both() {
+        let limits = |arguments: &[&str]| {
+            let arguments = ["omnilearn-hub", "agent", "limits", "pi"].iter().chain(arguments);
+            let command = Cli::try_parse_from(arguments).ok()?.command;
+            let cli::Command::Agent(AgentCommand::Limits(limits)) = command else { panic!("{command:?}") };
+            Some((limits.threads, limits.batch_max))
+        };
+        assert_eq!(limits(&["--threads", "2"]), Some((Some(2), None)));
+        assert_eq!(limits(&["--batch-max", "64"]), Some((None, Some(64))));
+        assert_eq!(limits(&["--threads", "2", "--batch-max", "64"]), Some((Some(2), Some(64))));
+        assert_eq!((limits(&[]), limits(&["--threads", "0"])), (None, None));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! How fast a stream is over Mosquitto, beside TCP on the same machine: round trips of 100 bytes, 250 KB up and 250 KB down, and
-//! bytes without a pause. `cargo run --example stream_rate [ROUNDS]`
+//! How fast a stream is over the hub's own broker and over Mosquitto, beside TCP on the same machine: round trips of 100 bytes, 250 KB
+//! up and 250 KB down, and bytes without a pause. `cargo run --example stream_rate [ROUNDS]`
 
 #[path = "../tests/mosquitto/broker.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "it is the tests', which use all of it and fail by panicking")]
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use omnilearn_mqtt::address::BrokerUrl;
+use omnilearn_mqtt::broker::{Broker, BrokerConfig};
 use omnilearn_mqtt::client::{Client, ClientConfig, Greeting};
 use omnilearn_mqtt::options::Options;
 use omnilearn_mqtt::stream::{Acceptor, Dialer};
@@ -97,8 +98,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     answering.set_nodelay(true)?;
     measure("TCP", asking, answering, rounds).await?;
 
+    let own = Broker::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?, BrokerConfig::default())?;
+    over_broker("MQTT, the hub's own broker", &format!("mqtt://{}", own.address()), rounds).await?;
     let Some(broker) = broker::Mosquitto::start("") else { return Ok(()) };
-    let url = BrokerUrl::parse(&broker.url("mqtt", "omnilearn"))?;
+    over_broker("MQTT, Mosquitto", &broker.url("mqtt", "omnilearn"), rounds).await
+}
+
+async fn over_broker(name: &str, url: &str, rounds: usize) -> Result<(), Box<dyn Error>> {
+    let url = BrokerUrl::parse(url)?;
     let topics = Topics::new(url.prefix());
     let client = |id: &str, probe_topic: String| {
         let (options, greet) = (Options::new(url.clone()), Arc::new(|_| Greeting::default()));
@@ -107,5 +114,5 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut acceptor = Acceptor::new(client("hub", topics.hub_probe()), topics.clone());
     let dialer = Dialer::new(client("pi-4", topics.agent_probe("pi-4")), topics.clone(), "pi-4");
     let (asking, answering) = tokio::join!(dialer.dial(), acceptor.accept());
-    measure("MQTT", asking?, answering, rounds).await
+    measure(name, asking?, answering, rounds).await
 }

@@ -104,31 +104,16 @@ async fn serve(mqtt: Mqtt, router: Router, timings: mpsc::Sender<NewTimings>, se
 }
 
 impl Mqtt {
-    /// Follows the connection to the broker, for the book of presence and for the log.
+    /// Follows the connection to the broker for the book of presence. The client itself logs when it goes and is back.
     async fn follow(self, client: Client) {
         let mut state = client.state();
-        let mut away = false;
         loop {
-            let now = state.borrow_and_update().clone();
-            match now {
-                ClientState::Connected { packet_bytes_max, .. } => {
-                    lock(&self.0.presence).connected(true);
-                    match std::mem::take(&mut away) {
-                        true => tracing::info!(broker = self.broker(), "the broker is back"),
-                        false => tracing::info!(broker = self.broker(), packet_bytes_max, "connected to the broker"),
-                    }
-                }
-                ClientState::Connecting { reason } => {
-                    lock(&self.0.presence).connected(false);
-                    if let Some(reason) = reason
-                        && !std::mem::replace(&mut away, true)
-                    {
-                        let broker = self.broker();
-                        tracing::warn!(broker, reason, "the broker is away; agents that reach the hub itself go on");
-                    }
-                }
+            let connected = match *state.borrow_and_update() {
+                ClientState::Connected { .. } => true,
+                ClientState::Connecting { .. } => false,
                 ClientState::Closed => return,
-            }
+            };
+            lock(&self.0.presence).connected(connected);
             if state.changed().await.is_err() {
                 return;
             }

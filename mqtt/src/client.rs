@@ -4,7 +4,6 @@
 //! ends that are both busy can wait for each other; it gives up on a write after a fixed time, however slow the link; and a
 //! message over its limit ends the connection, again and again where the message is retained.
 
-mod backoff;
 mod connection;
 mod decoder;
 mod dialing;
@@ -72,8 +71,6 @@ pub struct Incoming {
     pub payload: Bytes,
     /// Whether it was published before this client subscribed.
     pub retain: bool,
-    /// Whether the broker may have sent it before.
-    pub duplicate: bool,
     /// In which connection it came, as in [`ClientState::Connected`].
     pub connection: u64,
 }

@@ -4,6 +4,7 @@
 //! job may mix agents that reach the hub directly with agents that reach nothing but a broker.
 
 pub mod address;
+pub mod backoff;
 pub mod broker;
 pub mod claim;
 pub mod client;

@@ -1,7 +1,7 @@
 //! A Mosquitto of the test's own on loopback, which can be stopped and started again on the same port.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -58,11 +58,6 @@ impl Mosquitto {
     /// Its port on loopback.
     pub fn port(&self) -> u16 {
         self.port
-    }
-
-    /// A folder that lives as long as the broker.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Publishes a message as a stranger would, and waits until the broker has it.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use omnilearn_mqtt::backoff::{self, Backoff};
 use omnilearn_mqtt::options::Options;
 use omnilearn_mqtt::presence::Transport;
 use omnilearn_wire::handshake::Hello;
@@ -15,7 +16,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::backoff::{self, Backoff};
 use super::compute::{Command, ComputeFactory, ComputeThread};
 use super::connection::{self, Connection, DialError};
 use super::conversation::Conversation;

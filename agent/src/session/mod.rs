@@ -6,7 +6,6 @@
 
 mod activity;
 mod agent;
-mod backoff;
 mod compute;
 mod connection;
 mod conversation;

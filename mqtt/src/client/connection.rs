@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use self::session::{End, Session};
-use super::backoff::Backoff;
 use super::dialing::dial;
 use super::packet_size::PacketSize;
 use super::{ClientState, Shared};
+use crate::backoff::Backoff;
 use crate::random::random;
 
 /// A connection that lasted for so long was sound: the next attempt comes soon. One that is lost earlier, time and again, may be

@@ -10,7 +10,7 @@ use tracing::{debug, info};
 
 use super::{AgentPresence, HubPresence, PresenceState};
 use crate::client::{Client, Greeting, Incoming, Message, PublishError, Qos};
-use crate::random::random;
+use crate::random::up_to;
 use crate::session::SessionMark;
 use crate::topics::Topics;
 
@@ -179,7 +179,7 @@ impl Shared {
             let called_before = state.hub.replace(hub.session).is_some();
             // The greeting has answered what was retained when the connection began.
             if called_before || !message.retain {
-                let wait = ROLL_CALL_SPREAD.mul_f64(random() as f64 / u64::MAX as f64);
+                let wait = up_to(ROLL_CALL_SPREAD);
                 state.roll_call.get_or_insert(Instant::now() + wait);
             }
         }

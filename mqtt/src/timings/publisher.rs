@@ -12,7 +12,7 @@ use tracing::debug;
 use super::{BATCH_BYTES_MAX, TimedStep, TimingsBuffer, TimingsReceipt};
 use crate::client::{Client, ClientState, Incoming, Message, Qos};
 use crate::presence::{HubPresence, PresenceState};
-use crate::random::random;
+use crate::random::up_to;
 use crate::session::SessionMark;
 use crate::topics::Topics;
 
@@ -160,7 +160,7 @@ impl Shared {
             if heard && served != connection {
                 // A fleet that has waited for its hub does not speak at once.
                 served = connection;
-                self.pause(every.mul_f64(random() as f64 / u64::MAX as f64)).await;
+                self.pause(up_to(every)).await;
             } else if heard && self.send(connection) {
                 self.confirmed(connection, &mut state).await;
                 self.pause(every).await;

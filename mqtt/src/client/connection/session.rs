@@ -300,8 +300,8 @@ impl<'a> Session<'a> {
             }
             return;
         }
-        let Publish { topic, payload, retain, dup: duplicate, .. } = publish;
-        let incoming = Incoming { topic, payload, retain, duplicate, connection: self.connection };
+        let Publish { topic, payload, retain, .. } = publish;
+        let incoming = Incoming { topic, payload, retain, connection: self.connection };
         for subscription in &self.subscriptions {
             if matches(&subscription.filter, &incoming.topic) {
                 (subscription.handler)(incoming.clone());

@@ -1,37 +1,37 @@
-//! How long to wait before the next attempt to reach the hub.
+//! How long to wait before the next attempt to reach a hub or a broker.
 
 use std::time::Duration;
 
 use omnilearn_wire::sampling::SplitMix64;
 
 /// First wait, before jitter.
-pub(super) const FIRST: Duration = Duration::from_millis(200);
-/// Longest wait: a hub that comes up is found by every agent within this time.
-pub(super) const LONGEST: Duration = Duration::from_secs(10);
+pub const FIRST: Duration = Duration::from_millis(200);
+/// Longest wait: a hub or broker that comes up is found by everybody within this time.
+pub const LONGEST: Duration = Duration::from_secs(10);
 
 /// Exponential back-off with jitter: each wait is drawn evenly from the upper half of a bound that doubles from
-/// [`FIRST`] to [`LONGEST`], so that a fleet that lost its hub does not come back in one instant.
+/// [`FIRST`] to [`LONGEST`], so that a fleet that lost its hub or broker does not come back in one instant.
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub struct Backoff {
     failures: u32,
     generator: SplitMix64,
 }
 
 impl Backoff {
     /// A back-off whose jitter follows from `seed`.
-    pub(super) fn new(seed: u64) -> Backoff {
+    pub fn new(seed: u64) -> Backoff {
         Backoff { failures: 0, generator: SplitMix64::new(seed) }
     }
 
     /// The next wait.
-    pub(super) fn next_wait(&mut self) -> Duration {
+    pub fn next_wait(&mut self) -> Duration {
         let bound = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         bound.mul_f64(0.5 + 0.5 * self.share())
     }
 
     /// A wait drawn evenly from those up to `longest`, for what many hear of in one instant.
-    pub(super) fn spread(&mut self, longest: Duration) -> Duration {
+    pub fn spread(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.share())
     }
 
@@ -40,7 +40,7 @@ impl Backoff {
     }
 
     /// Starts over, after a connection that lasted.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.failures = 0;
     }
 }

@@ -115,6 +115,11 @@ pub enum StopReason {
 pub(crate) struct Outbox(Vec<Action>);
 
 impl Outbox {
+    /// Makes room for so many more at once: moving thousands again and again as they grow in number would cost more than what they say.
+    pub(crate) fn reserve(&mut self, actions: usize) {
+        self.0.reserve(actions);
+    }
+
     pub(crate) fn push(&mut self, action: Action) {
         self.0.push(action);
     }

@@ -2,7 +2,7 @@
 //! whole batches of it, and the `Batcher` remembers the split and changes it when agents come and go or the policy
 //! proposes better.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use omnilearn_wire::AgentId;
@@ -95,7 +95,7 @@ pub(crate) struct Batcher {
     batch_step: BTreeMap<AgentId, u32>,
     /// By agent.
     present: Vec<Place>,
-    active: BTreeSet<AgentId>,
+    active: Vec<AgentId>,
     outdated: Option<String>,
     effective: u32,
     infeasible: Option<Infeasible>,
@@ -123,7 +123,7 @@ impl Batcher {
             batch_max: BTreeMap::new(),
             batch_step: BTreeMap::new(),
             present: Vec::new(),
-            active: BTreeSet::new(),
+            active: Vec::new(),
             outdated: None,
             effective: global_batch,
             infeasible: None,
@@ -200,12 +200,12 @@ impl Batcher {
     }
 
     /// Brings the split up to date for these agents. Returns why, if it changed.
-    pub(crate) fn update(&mut self, active: &BTreeSet<AgentId>) -> Option<String> {
-        let gone = self.active.difference(active).next().map(|agent| format!("agent {agent} left"));
-        let new = active.difference(&self.active).next().map(|agent| format!("agent {agent} joined"));
+    pub(crate) fn update(&mut self, active: Vec<AgentId>) -> Option<String> {
+        let gone = first_without(&self.active, &active).map(|agent| format!("agent {agent} left"));
+        let new = first_without(&active, &self.active).map(|agent| format!("agent {agent} joined"));
         let outdated = self.outdated.take();
         if let Some(reason) = gone.or(new).or(outdated.filter(|_| !active.is_empty())) {
-            self.active.clone_from(active);
+            self.active = active;
             let before = std::mem::take(&mut self.present);
             self.present = self.split_anew();
             return self.settle(before).then_some(reason);
@@ -279,6 +279,12 @@ impl Batcher {
         }
         places_now
     }
+}
+
+/// The first of these agents that is not one of the others; both in order.
+fn first_without(these: &[AgentId], others: &[AgentId]) -> Option<AgentId> {
+    let is_new = |agent: &AgentId| others.binary_search(agent).is_err();
+    if these == others { None } else { these.iter().copied().find(is_new) }
 }
 
 /// An agent's place among these, which are in the order of agents.

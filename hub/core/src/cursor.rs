@@ -39,6 +39,9 @@ pub fn samples_in(spans: &[Span]) -> u32 {
 
 /// Cuts spans after so many samples: those before, and the rest.
 pub fn cut(spans: Vec<Span>, samples: u32) -> (Vec<Span>, Vec<Span>) {
+    if samples_in(&spans) <= samples {
+        return (spans, Vec::new());
+    }
     let (mut head, mut rest, mut missing) = (Vec::new(), Vec::new(), samples);
     for span in spans {
         let middle = span.start.saturating_add(missing).min(span.end);

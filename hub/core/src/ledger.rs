@@ -1,12 +1,13 @@
 //! Assignments: those being worked on, and for a while what became of earlier ones, so that a late or repeated push is told
 //! from a made-up one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use omnilearn_wire::message::{Computation, LocalSteps, Span};
 use omnilearn_wire::{AgentId, AssignmentId, Version};
 
 use crate::Now;
+use crate::agents::AgentMap;
 use crate::push::PushError;
 
 /// Closed assignments remembered. A push for an older one is refused as unknown.
@@ -50,7 +51,8 @@ pub(crate) enum Closed {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     issued: u64,
-    open: BTreeMap<AssignmentId, Assignment>,
+    /// An agent has one at a time.
+    open: AgentMap<Assignment>,
     /// In the order of their ends. Each update ends one, while few are ever looked for, so there is no index to keep.
     closed: VecDeque<(AssignmentId, AgentId, Closed)>,
 }
@@ -68,21 +70,22 @@ impl Ledger {
     }
 
     pub(crate) fn open(&mut self, assignment: Assignment) {
-        self.open.insert(assignment.id, assignment);
+        self.open.insert(assignment.agent, assignment);
     }
 
-    pub(crate) fn get(&self, id: AssignmentId) -> Option<&Assignment> {
-        self.open.get(&id)
+    /// What the agent is working on.
+    pub(crate) fn get(&self, agent: AgentId) -> Option<&Assignment> {
+        self.open.get(agent)
     }
 
     pub(crate) fn all_open(&self) -> impl Iterator<Item = &Assignment> {
         self.open.values()
     }
 
-    /// Ends an open assignment.
-    pub(crate) fn close(&mut self, id: AssignmentId, closed: Closed) -> Option<Assignment> {
-        let assignment = self.open.remove(&id)?;
-        self.remember(id, assignment.agent, closed);
+    /// Ends an agent's open assignment.
+    pub(crate) fn close(&mut self, agent: AgentId, closed: Closed) -> Option<Assignment> {
+        let assignment = self.open.remove(agent)?;
+        self.remember(assignment.id, agent, closed);
         Some(assignment)
     }
 
@@ -107,17 +110,15 @@ impl Ledger {
         agent: AgentId,
         id: AssignmentId,
     ) -> Result<&mut Assignment, Result<Closed, PushError>> {
-        if let Some(assignment) = self.open.get_mut(&id) {
-            return if assignment.agent == agent {
-                Ok(assignment)
-            } else {
-                Err(Err(PushError::Foreign { assignment: id }))
-            };
+        let Ledger { open, closed, .. } = self;
+        let is_open = |assignment: &Assignment| assignment.id == id;
+        if open.get(agent).is_some_and(is_open) {
+            return open.get_mut(agent).ok_or(Err(PushError::Unknown { assignment: id }));
         }
-        Err(match self.closed.iter().rev().find(|(other, ..)| *other == id) {
+        Err(match closed.iter().rev().find(|(other, ..)| *other == id) {
             Some((_, owner, closed)) if *owner == agent => Ok(closed.clone()),
-            Some(_) => Err(PushError::Foreign { assignment: id }),
-            None => Err(PushError::Unknown { assignment: id }),
+            None if !open.values().any(is_open) => Err(PushError::Unknown { assignment: id }),
+            _ => Err(PushError::Foreign { assignment: id }),
         })
     }
 }

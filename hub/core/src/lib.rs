@@ -17,6 +17,7 @@ pub mod batching;
 pub mod cursor;
 pub mod membership;
 
+mod agents;
 mod clock;
 mod evaluation;
 mod late_timings;

@@ -1,12 +1,13 @@
 //! The agents of a job: who is here, what each does, and who gets no work for a while.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use omnilearn_wire::message::{JobReady, Machine, StepTimings};
 use omnilearn_wire::{AgentId, AssignmentId, Version};
 
 use crate::Now;
+use crate::agents::AgentMap;
 use crate::status::{AgentState, AgentStatus};
 
 /// Failures in a row after which an agent gets no work for a while.
@@ -22,8 +23,8 @@ const SMOOTHING: f64 = 0.1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Idle,
-    Train(AssignmentId),
-    Evaluate(AssignmentId),
+    Train,
+    Evaluate,
 }
 
 #[derive(Clone, Debug)]
@@ -97,7 +98,7 @@ impl Member {
 /// square of its agents.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    members: BTreeMap<AgentId, Member>,
+    members: AgentMap<Member>,
     connected: usize,
     /// Connected, and able to work on the job.
     fit: usize,
@@ -114,7 +115,7 @@ impl Members {
         unfit: Option<String>,
         since: AssignmentId,
     ) {
-        let fresh = Member {
+        let fresh = || Member {
             name: String::new(),
             machine: Machine::default(),
             connected: false,
@@ -128,7 +129,7 @@ impl Members {
             bench: None,
             figures: Figures::default(),
         };
-        let member = self.members.entry(agent).or_insert(fresh);
+        let member = self.members.get_or_insert_with(agent, fresh);
         self.connected += usize::from(!member.connected);
         self.fit -= usize::from(member.is_fit());
         (member.name, member.machine, member.unfit) = (name, machine, unfit);
@@ -139,7 +140,7 @@ impl Members {
 
     /// Notes that an agent is gone. Returns what it was doing, if it was here.
     pub(crate) fn leave(&mut self, agent: AgentId) -> Option<Work> {
-        let member = self.members.get_mut(&agent).filter(|member| member.connected)?;
+        let member = self.members.get_mut(agent).filter(|member| member.connected)?;
         self.connected -= 1;
         self.fit -= usize::from(member.is_fit());
         member.connected = false;
@@ -148,11 +149,11 @@ impl Members {
     }
 
     pub(crate) fn get_mut(&mut self, agent: AgentId) -> Option<&mut Member> {
-        self.members.get_mut(&agent)
+        self.members.get_mut(agent)
     }
 
     pub(crate) fn name(&self, agent: AgentId) -> (AgentId, String) {
-        (agent, self.members.get(&agent).map_or_else(String::new, |member| member.name.clone()))
+        (agent, self.members.get(agent).map_or_else(String::new, |member| member.name.clone()))
     }
 
     pub(crate) fn connected(&self) -> usize {
@@ -161,39 +162,39 @@ impl Members {
 
     /// How many can be given work.
     pub(crate) fn available_count(&self, now: Now) -> usize {
-        let resting = |agent: &&AgentId| self.members.get(agent).is_some_and(|member| member.is_resting(now));
+        let resting = |agent: &&AgentId| self.members.get(**agent).is_some_and(|member| member.is_resting(now));
         self.fit - self.benched.iter().filter(resting).count()
     }
 
     /// Agents that can be given work, by id.
-    pub(crate) fn available(&self, now: Now) -> BTreeSet<AgentId> {
-        self.members.iter().filter(|(_, member)| member.is_available(now)).map(|(&agent, _)| agent).collect()
+    pub(crate) fn available(&self, now: Now) -> Vec<AgentId> {
+        self.members.iter().filter(|(_, member)| member.is_available(now)).map(|(agent, _)| agent).collect()
     }
 
     pub(crate) fn is_available(&self, agent: AgentId, now: Now) -> bool {
-        self.members.get(&agent).is_some_and(|member| member.is_available(now))
+        self.members.get(agent).is_some_and(|member| member.is_available(now))
     }
 
     /// Those that can be given work and have none.
     pub(crate) fn idle(&self, now: Now) -> Vec<AgentId> {
         let idle = self.members.iter().filter(|(_, member)| member.is_available(now) && member.work == Work::Idle);
-        idle.map(|(&agent, _)| agent).collect()
+        idle.map(|(agent, _)| agent).collect()
     }
 
     /// Whether the agent is here, and was when the assignment was issued.
     pub(crate) fn has_since(&self, agent: AgentId, assignment: AssignmentId) -> bool {
-        self.members.get(&agent).is_some_and(|member| member.connected && member.since < assignment)
+        self.members.get(agent).is_some_and(|member| member.connected && member.since < assignment)
     }
 
     pub(crate) fn set_work(&mut self, agent: AgentId, work: Work) {
-        if let Some(member) = self.members.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(agent) {
             member.work = work;
         }
     }
 
     /// Counts a failure. Returns until when the agent gets no work, if it has failed too often in a row.
     pub(crate) fn failed(&mut self, agent: AgentId, now: Now, reason: &str) -> Option<Now> {
-        let member = self.members.get_mut(&agent)?;
+        let member = self.members.get_mut(agent)?;
         member.failures += 1;
         if member.failures < FAILURES_MAX {
             return None;
@@ -208,7 +209,7 @@ impl Members {
 
     /// Counts a missed deadline: no work for a while, or until the agent shows that it is done with what it missed.
     pub(crate) fn missed(&mut self, agent: AgentId, now: Now, deadline: Duration) {
-        if let Some(member) = self.members.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(agent) {
             let reason = "missed a deadline".to_owned();
             member.benched(now, (deadline, deadline.saturating_mul(32)), member.missed_times, reason, true);
             self.benched.insert(agent);
@@ -218,7 +219,7 @@ impl Members {
 
     /// The agent is done with what it missed.
     pub(crate) fn caught_up(&mut self, agent: AgentId) {
-        if let Some(member) = self.members.get_mut(&agent)
+        if let Some(member) = self.members.get_mut(agent)
             && member.bench.as_ref().is_some_and(|bench| bench.straggler)
         {
             member.bench = None;
@@ -228,7 +229,7 @@ impl Members {
 
     /// An update of the agent was accepted.
     pub(crate) fn accepted(&mut self, agent: AgentId, samples: u32, staleness: u64) {
-        let Some(member) = self.members.get_mut(&agent) else { return };
+        let Some(member) = self.members.get_mut(agent) else { return };
         (member.failures, member.benched_times, member.missed_times) = (0, 0, 0);
         let figures = &mut member.figures;
         figures.updates += 1;
@@ -239,7 +240,7 @@ impl Members {
 
     /// A step of the agent took so long.
     pub(crate) fn timed(&mut self, agent: AgentId, timings: &StepTimings) {
-        let Some(Member { figures, .. }) = self.members.get_mut(&agent) else { return };
+        let Some(Member { figures, .. }) = self.members.get_mut(agent) else { return };
         let smooth = |figure: &mut Option<f64>, value: f64| {
             if value.is_finite() {
                 *figure = Some(figure.map_or(value, |figure| figure + SMOOTHING * (value - figure)));
@@ -254,13 +255,13 @@ impl Members {
     }
 
     pub(crate) fn count_refused(&mut self, agent: AgentId) {
-        if let Some(member) = self.members.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(agent) {
             member.figures.refused += 1;
         }
     }
 
     pub(crate) fn count_failed(&mut self, agent: AgentId) {
-        if let Some(member) = self.members.get_mut(&agent) {
+        if let Some(member) = self.members.get_mut(agent) {
             member.figures.failed += 1;
         }
     }
@@ -270,29 +271,29 @@ impl Members {
         let over = |bench: &Bench| bench.until <= now;
         let Members { members, benched, .. } = self;
         let ended = benched.extract_if(.., |agent| {
-            members.get_mut(agent).is_none_or(|member| member.bench.take_if(|bench| over(bench)).is_some())
+            members.get_mut(*agent).is_none_or(|member| member.bench.take_if(|bench| over(bench)).is_some())
         });
         ended.count() > 0
     }
 
     /// When the next bench is over.
     pub(crate) fn next_unbench(&self) -> Option<Now> {
-        let benched = self.benched.iter().filter_map(|agent| self.members.get(agent));
+        let benched = self.benched.iter().filter_map(|&agent| self.members.get(agent));
         let benches = benched.filter(|member| member.is_fit()).filter_map(|member| member.bench.as_ref());
         benches.map(|bench| bench.until).min()
     }
 
     /// How agents do; batches and memory are the batcher's.
     pub(crate) fn status(&self, now: Now) -> impl Iterator<Item = AgentStatus> {
-        self.members.iter().filter(|(_, member)| member.connected).map(move |(&agent, member)| {
+        self.members.iter().filter(|(_, member)| member.connected).map(move |(agent, member)| {
             let figures = &member.figures;
             let bench = member.bench.as_ref().filter(|bench| bench.until > now);
             let state = match (&member.unfit, bench, member.work) {
                 (Some(reason), ..) => AgentState::Unfit { reason: reason.clone() },
                 (_, Some(bench), _) => AgentState::Benched { reason: bench.reason.clone(), until: bench.until },
                 (.., Work::Idle) => AgentState::Idle,
-                (.., Work::Train(_)) => AgentState::Training,
-                (.., Work::Evaluate(_)) => AgentState::Evaluating,
+                (.., Work::Train) => AgentState::Training,
+                (.., Work::Evaluate) => AgentState::Evaluating,
             };
             AgentStatus {
                 agent,

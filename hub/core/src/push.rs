@@ -6,12 +6,11 @@
 //! starts over from zero with all of its samples issued again. ASP, which has no round to start over, stages pushes of
 //! any length.
 
-use std::collections::BTreeMap;
-
 use omnilearn_wire::message::{Computation, StepReport};
 use omnilearn_wire::{AgentId, AssignmentId, Codec, Version};
 
 use crate::Now;
+use crate::agents::AgentMap;
 use crate::ledger::{Assignment, Closed, Ledger};
 
 pub(crate) use error::Fault;
@@ -77,7 +76,7 @@ enum UploadState {
 /// Unfinished pushes, at most one per agent.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {
-    uploads: BTreeMap<AgentId, Upload>,
+    uploads: AgentMap<Upload>,
     spare: Vec<Vec<u8>>,
 }
 
@@ -117,7 +116,7 @@ impl Uploads {
     /// Whether a part of the agent's unfinished push has been added.
     pub(crate) fn has_added(&self, agent: AgentId) -> bool {
         self.uploads
-            .get(&agent)
+            .get(agent)
             .is_some_and(|upload| matches!(upload.state, UploadState::Added(_)) && upload.received > 0)
     }
 
@@ -132,7 +131,7 @@ impl Uploads {
         mut add: impl FnMut(usize, &[u8], u32) -> Result<(), PushError>,
         now: Now,
     ) -> Result<bool, PushError> {
-        let Some(upload) = self.uploads.get_mut(&agent).filter(|upload| upload.assignment == id) else {
+        let Some(upload) = self.uploads.get_mut(agent).filter(|upload| upload.assignment == id) else {
             return Ok(false);
         };
         if matches!(upload.state, UploadState::Refused | UploadState::Duplicate { .. }) {
@@ -175,7 +174,7 @@ impl Uploads {
         (agent, id): (AgentId, AssignmentId),
         report: StepReport,
     ) -> Result<Ended, PushError> {
-        let Some(upload) = self.uploads.get(&agent).filter(|upload| upload.assignment == id) else {
+        let Some(upload) = self.uploads.get(agent).filter(|upload| upload.assignment == id) else {
             return match ledger.find(agent, id) {
                 Ok(_) => Err(PushError::NotBegun { assignment: id }),
                 Err(Ok(Closed::Accepted { version, staleness })) => Ok(Ended::Duplicate { version, staleness }),
@@ -220,7 +219,7 @@ impl Uploads {
         let Ok(assignment) = ledger.find(agent, id).cloned() else {
             return Err(PushError::Unknown { assignment: id });
         };
-        let gradient = match self.uploads.remove(&agent).map(|upload| upload.state) {
+        let gradient = match self.uploads.remove(agent).map(|upload| upload.state) {
             Some(UploadState::Staged(staged)) => Some(staged),
             _ => None,
         };
@@ -229,7 +228,7 @@ impl Uploads {
 
     /// The assignment of the agent's unfinished push.
     pub(crate) fn assignment(&self, agent: AgentId) -> Option<AssignmentId> {
-        self.uploads.get(&agent).map(|upload| upload.assignment)
+        self.uploads.get(agent).map(|upload| upload.assignment)
     }
 
     /// Gives a staging buffer back for the next push.
@@ -248,7 +247,7 @@ impl Uploads {
     /// Forgets an agent's push. Returns whether a part of it has been added.
     pub(crate) fn remove(&mut self, agent: AgentId) -> bool {
         let added = self.has_added(agent);
-        self.uploads.remove(&agent);
+        self.uploads.remove(agent);
         added
     }
 }

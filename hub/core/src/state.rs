@@ -162,7 +162,7 @@ impl State {
     /// Brings the split of the global batch up to date.
     pub(crate) fn update_batches(&mut self, now: Now) {
         let infeasible = self.batcher.infeasible();
-        let Some(reason) = self.batcher.update(&self.members.available(now)) else { return };
+        let Some(reason) = self.batcher.update(self.members.available(now)) else { return };
         let batches = self.batcher.batches();
         self.counters.batch_changes += 1;
         let text = batches.iter().map(|(agent, batch)| format!("{agent}:{batch}")).collect::<Vec<_>>().join(" ");
@@ -189,7 +189,7 @@ impl State {
         let id = self.ledger.next_id();
         let version = self.model.version;
         let parameters = (member.held != Some(version)).then(|| self.model.clone());
-        (member.held, member.work) = (Some(version), Work::Train(id));
+        (member.held, member.work) = (Some(version), Work::Train);
         if !self.started {
             self.started = true;
             self.clock.set_pace(now, 1.0);
@@ -210,16 +210,16 @@ impl State {
         Some(id)
     }
 
-    /// Takes an open assignment away from its agent; its samples will be issued again. Returns the agent, and whether a
-    /// part of its gradient had been added to the sum.
-    pub(crate) fn give_up(&mut self, id: AssignmentId, why: PushError) -> Option<(AgentId, bool)> {
-        let assignment = self.ledger.close(id, Closed::Void(why))?;
-        let agent = assignment.agent;
+    /// Takes an agent's open assignment away; its samples will be issued again. Returns whether a part of its gradient had been
+    /// added to the sum.
+    pub(crate) fn give_up(&mut self, agent: AgentId, why: PushError) -> Option<bool> {
+        let assignment = self.ledger.close(agent, Closed::Void(why))?;
+        let id = assignment.id;
         let added = self.uploads.assignment(agent) == Some(id) && self.uploads.remove(agent);
         self.members.set_work(agent, Work::Idle);
         self.out.push(Action::Cancel { agent, assignment: id });
         self.give_back(assignment.spans);
-        Some((agent, added))
+        Some(added)
     }
 
     /// Returns samples that were not learned from.
@@ -327,7 +327,7 @@ impl State {
     /// Ends an assignment whose update counts, and tells its agent.
     pub(crate) fn accept(&mut self, assignment: &Assignment, version: Version, staleness: u64) {
         let (id, agent) = (assignment.id, assignment.agent);
-        self.ledger.close(id, Closed::Accepted { version, staleness });
+        self.ledger.close(agent, Closed::Accepted { version, staleness });
         self.members.set_work(agent, Work::Idle);
         self.out.push(Action::Outcome { agent, assignment: id, outcome: PushOutcome::Accepted { version, staleness } });
     }
@@ -349,7 +349,7 @@ impl State {
 
     /// Timings that came apart from their push.
     pub(crate) fn timings_arrived(&mut self, agent: AgentId, assignment: AssignmentId, timings: StepTimings) {
-        let open = self.ledger.get(assignment).is_some_and(|assignment| assignment.agent == agent);
+        let open = self.ledger.get(agent).is_some_and(|open| open.id == assignment);
         let Some(samples) = self.late_timings.arrived(agent, assignment, timings, open) else { return };
         // What was measured before the agent started afresh says nothing of it now.
         if self.members.has_since(agent, assignment) {

@@ -6,12 +6,13 @@
 
 use std::fmt::Debug;
 
-use omnilearn_wire::message::{Computation, LocalSteps};
-use omnilearn_wire::{AgentId, AssignmentId};
+use omnilearn_wire::AgentId;
+use omnilearn_wire::message::{Computation, LocalSteps, Span};
 
 use crate::Now;
 use crate::action::Level;
 use crate::config::{Local, Mode};
+use crate::cursor::samples_in;
 use crate::ledger::Assignment;
 use crate::push::{PushError, Update};
 use crate::record::StepRecord;
@@ -62,8 +63,8 @@ pub(crate) trait SyncRule: Debug + Send {
     /// An assignment is lost; its samples are to be given back.
     fn lost(&mut self, state: &mut State, now: Now, lost: Lost);
 
-    /// A push made progress.
-    fn progress(&mut self, now: Now, assignment: AssignmentId);
+    /// An agent's push made progress.
+    fn progress(&mut self, now: Now, agent: AgentId);
 
     /// When [`SyncRule::advance`] must be called at the latest.
     fn deadline(&self, state: &State) -> Option<Now>;
@@ -106,11 +107,11 @@ fn local_steps(state: &State, local: Local, steps: u32, elastic: Option<f32>) ->
     Computation::Local(LocalSteps { steps, learning_rate, momentum: local.momentum, elastic })
 }
 
-/// Open assignments without progress for the deadline.
-fn overdue(state: &State, now: Now) -> Vec<AssignmentId> {
+/// Agents whose assignments have made no progress for the deadline.
+fn overdue(state: &State, now: Now) -> Vec<AgentId> {
     let deadline = state.config.round_deadline;
     let overdue = state.ledger.all_open().filter(|assignment| now >= assignment.progress + deadline);
-    overdue.map(|assignment| assignment.id).collect()
+    overdue.map(|assignment| assignment.agent).collect()
 }
 
 /// When the first of them will be.
@@ -120,8 +121,9 @@ fn first_overdue(state: &State) -> Option<Now> {
 }
 
 /// Gives up an assignment whose agent missed a deadline, and the agent rests. Returns whether a part of it is in the sum.
-fn give_up_straggler(state: &mut State, now: Now, id: AssignmentId, why: PushError, message: &'static str) -> bool {
-    let Some((agent, added)) = state.give_up(id, why) else { return false };
+fn give_up_straggler(state: &mut State, now: Now, agent: AgentId, why: PushError, message: &'static str) -> bool {
+    let Some(id) = state.ledger.get(agent).map(|assignment| assignment.id) else { return false };
+    let Some(added) = state.give_up(agent, why) else { return false };
     state.counters.stragglers += 1;
     state.members.missed(agent, now, state.config.round_deadline);
     let (agent, name) = state.members.name(agent);
@@ -130,19 +132,20 @@ fn give_up_straggler(state: &mut State, now: Now, id: AssignmentId, why: PushErr
     added
 }
 
-/// The record of an update of this assignment; its version is that of the parameters that it was computed from.
-fn step_record(assignment: &Assignment, update: &mut Update, staleness: u64, now: Now) -> StepRecord {
+/// The record of an update over these samples; its version is that of the parameters that it was computed from.
+fn step_record(update: &mut Update, spans: Vec<Span>, staleness: u64, now: Now) -> StepRecord {
+    let Update { assignment, report, .. } = update;
     StepRecord {
         round: assignment.version.0,
         version: assignment.version,
         agent: assignment.agent,
         assignment: assignment.id,
-        samples: assignment.samples,
-        spans: assignment.spans.clone(),
-        loss: update.report.loss,
-        metric_sums: std::mem::take(&mut update.report.metric_sums),
+        samples: samples_in(&spans),
+        spans,
+        loss: report.loss,
+        metric_sums: std::mem::take(&mut report.metric_sums),
         staleness,
-        timings: update.report.timings,
+        timings: report.timings,
         wall_s: now.as_secs_f64(),
     }
 }

@@ -85,7 +85,7 @@ impl Training {
             }
             Event::PushChunk { agent, assignment, offset, bytes } => {
                 match self.state.chunk((agent, assignment), (offset, bytes), now) {
-                    Ok(true) => self.rule.progress(now, assignment),
+                    Ok(true) => self.rule.progress(now, agent),
                     Ok(false) => return Vec::new(),
                     Err(error) => self.refuse(now, agent, assignment, error, true),
                 }
@@ -255,8 +255,8 @@ impl Training {
         let added = self.state.uploads.remove(agent);
         self.state.batcher.leave(agent);
         self.state.evaluation_lost(agent);
-        if let Work::Train(id) = work
-            && let Some(assignment) = self.state.ledger.close(id, Closed::Void(PushError::Reissued))
+        if work == Work::Train
+            && let Some(assignment) = self.state.ledger.close(agent, Closed::Void(PushError::Reissued))
         {
             self.state.counters.abandoned += 1;
             self.rule.lost(&mut self.state, now, Lost { assignment, added, again: false });
@@ -266,7 +266,7 @@ impl Training {
     fn progress(&mut self, now: Now, agent: AgentId, id: AssignmentId) {
         if let Ok(assignment) = self.state.ledger.find(agent, id) {
             assignment.progress = now;
-            self.rule.progress(now, id);
+            self.rule.progress(now, agent);
         }
     }
 
@@ -301,7 +301,7 @@ impl Training {
             return;
         }
         let added = added || error == PushError::RoundReopened;
-        let Some(assignment) = state.ledger.close(id, Closed::Refused(error)) else { return };
+        let Some(assignment) = state.ledger.close(agent, Closed::Refused(error)) else { return };
         state.members.set_work(agent, Work::Idle);
         if matches!(fault, Fault::Value | Fault::Malformed) {
             self.count_failure(now, agent, &reason);
@@ -358,7 +358,7 @@ impl Training {
             return;
         }
         let added = self.state.uploads.assignment(agent) == Some(id) && self.state.uploads.remove(agent);
-        let Some(assignment) = self.state.ledger.close(id, Closed::Void(PushError::Reissued)) else { return };
+        let Some(assignment) = self.state.ledger.close(agent, Closed::Void(PushError::Reissued)) else { return };
         let batch_min = self.state.config.batch_bounds.0;
         // A GPU that is out of memory may say so, or just be lost.
         let local_batch = assignment.local_batch();

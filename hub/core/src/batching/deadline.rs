@@ -3,21 +3,22 @@
 //! Source: OmniLearn's closed loop, with its model of time extended by what does not grow with the batch (launches,
 //! transfer), which lets one adjustment from equal batches reach the balance.
 
-use std::collections::BTreeMap;
-
 use omnilearn_wire::AgentId;
 
 use super::fit::{Fit, Line};
 use super::static_::Static;
 use super::{Place, Policy, Proposal, Rating, SETTLE_STEPS, Speed, apportion, approach, largest_change, share};
+use crate::agents::AgentMap;
 use crate::config::Start;
 
 /// Steps after which an agent whose speed has changed is moved, without waiting for the others' fresh steps.
 const CHANGED_SETTLE_STEPS: u32 = 5;
+/// Up to so many if others seem to change, too: what changes several agents should move batches once.
+const DOUBT_STEPS: u32 = 8;
 /// Each adjustment corrects less than the one before, so it looks at twice as many steps, up to this many.
 const SETTLE_STEPS_MAX: u32 = 32;
-/// A change must be larger than the dead-band, and than this many standard errors of the times that it follows from.
-const DEVIATIONS: f64 = 3.0;
+/// A change must be larger than the dead-band, and change an agent's time by more than this many standard errors of it.
+const DEVIATIONS: f64 = 3.5;
 /// A change must be predicted to shorten the step by this part of the dead-band, or to bring the slowest and the fastest
 /// agent closer by the dead-band.
 const SAVING_PER_DEAD_BAND: f64 = 0.25;
@@ -28,7 +29,7 @@ pub(super) struct Deadline {
     gain: f64,
     start: Start,
     ratings: Static,
-    agents: BTreeMap<AgentId, Observed>,
+    agents: AgentMap<Observed>,
     /// Fresh steps that the next adjustment needs of each agent.
     settle_steps: u32,
 }
@@ -49,22 +50,33 @@ impl Deadline {
             gain,
             start,
             ratings: Static::default(),
-            agents: BTreeMap::new(),
+            agents: AgentMap::default(),
             settle_steps: SETTLE_STEPS,
         }
     }
 
     fn line(&self, agent: AgentId) -> Option<Line> {
-        self.agents.get(&agent)?.fit.line()
+        self.agents.get(agent)?.fit.line()
     }
 
     fn is_settled(&self, present: &[Place]) -> bool {
-        let observed = |place: &Place| self.agents.get(&place.agent);
-        let changed = present.iter().filter_map(observed).any(|observed| observed.changed);
-        present.iter().all(|place| {
-            observed(place).is_some_and(|observed| {
-                if changed { observed.fit.steps() >= CHANGED_SETTLE_STEPS } else { observed.fresh >= self.settle_steps }
-            })
+        let observed = |place: &Place| self.agents.get(place.agent);
+        let changed = present.iter().filter_map(observed).filter(|observed| observed.changed);
+        let Some(since) = changed.map(|observed| observed.fit.steps()).min() else {
+            return present.iter().all(|place| observed(place).is_some_and(|it| it.fresh >= self.settle_steps));
+        };
+        let known =
+            present.iter().all(|place| observed(place).is_some_and(|it| it.fit.steps() >= CHANGED_SETTLE_STEPS));
+        let doubt = present.iter().filter_map(observed).any(|observed| observed.fit.is_in_doubt());
+        known && (!doubt || since >= DOUBT_STEPS)
+    }
+
+    /// Whether any agent's time would change by more than what is known of it may be off.
+    fn is_significant(&self, present: &[Place], targets: &[f64]) -> bool {
+        present.iter().zip(targets).any(|(place, &target)| {
+            let Some(Observed { fit, .. }) = self.agents.get(place.agent) else { return false };
+            let change = fit.line().map_or(0.0, |line| (line.at(target) / line.at(place.target) - 1.0).abs());
+            change > DEVIATIONS * fit.uncertainty()
         })
     }
 }
@@ -77,12 +89,12 @@ impl Policy for Deadline {
     }
 
     fn leave(&mut self, agent: AgentId) {
-        self.agents.remove(&agent);
+        self.agents.remove(agent);
         self.ratings.leave(agent);
     }
 
     fn observe(&mut self, agent: AgentId, batch: u32, seconds: f64) {
-        if let Some(observed) = self.agents.get_mut(&agent) {
+        if let Some(observed) = self.agents.get_mut(agent) {
             observed.fresh = observed.fresh.saturating_add(1);
             observed.changed |= observed.fit.observe(batch, seconds);
         }
@@ -90,7 +102,7 @@ impl Policy for Deadline {
 
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
         let trained =
-            agents.iter().any(|agent| self.agents.get(agent).is_some_and(|observed| observed.fit.steps() > 0));
+            agents.iter().any(|&agent| self.agents.get(agent).is_some_and(|observed| observed.fit.steps() > 0));
         if !trained {
             let rated = self.ratings.rated(agents).filter(|_| self.start == Start::Static);
             return rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
@@ -114,10 +126,7 @@ impl Policy for Deadline {
         let speed = |line: &Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
         let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, speed(line))).collect();
         let targets = approach(present, &apportion::targets(total, &shares).ok()?, self.gain);
-        let uncertainty =
-            |place: &Place| self.agents.get(&place.agent).map_or(0.0, |observed| observed.fit.uncertainty());
-        let uncertainty = present.iter().map(uncertainty).fold(0.0, f64::max);
-        if largest_change(present, &targets) <= self.dead_band.max(DEVIATIONS * uncertainty) {
+        if largest_change(present, &targets) <= self.dead_band || !self.is_significant(present, &targets) {
             return None;
         }
         let times = |batches: &mut dyn Iterator<Item = u32>| {
@@ -133,7 +142,7 @@ impl Policy for Deadline {
         }
         let changed: Vec<String> = present
             .iter()
-            .filter(|place| self.agents.get(&place.agent).is_some_and(|observed| observed.changed))
+            .filter(|place| self.agents.get(place.agent).is_some_and(|observed| observed.changed))
             .map(|place| place.agent.to_string())
             .collect();
         let cause =

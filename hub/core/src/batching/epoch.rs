@@ -4,12 +4,11 @@
 //! Source: the code of OmniLearn (IEEE TPDS 2025). It gives the rest of the sum to all agents in equal parts, rounded up, which can
 //! break bounds and the sum; here what comes out is scaled in proportion, so that the sum stays B.
 
-use std::collections::BTreeMap;
-
 use omnilearn_wire::AgentId;
 
 use super::static_::Static;
 use super::{Place, Policy, Proposal, Rating, Speed, apportion, approach, share};
+use crate::agents::AgentMap;
 use crate::config::Start;
 
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub(super) struct Epoch {
     gain: f64,
     start: Start,
     ratings: Static,
-    agents: BTreeMap<AgentId, Window>,
+    agents: AgentMap<Window>,
     /// Samples since the batches were last looked at.
     seen: u64,
 }
@@ -43,7 +42,7 @@ impl Window {
 
 impl Epoch {
     pub(super) fn new(samples: u32, dead_band: f64, gain: f64, start: Start) -> Epoch {
-        Epoch { samples, dead_band, gain, start, ratings: Static::default(), agents: BTreeMap::new(), seen: 0 }
+        Epoch { samples, dead_band, gain, start, ratings: Static::default(), agents: AgentMap::default(), seen: 0 }
     }
 
     fn begin_anew(&mut self) {
@@ -62,12 +61,12 @@ impl Policy for Epoch {
     }
 
     fn leave(&mut self, agent: AgentId) {
-        self.agents.remove(&agent);
+        self.agents.remove(agent);
         self.ratings.leave(agent);
     }
 
     fn observe(&mut self, agent: AgentId, batch: u32, seconds: f64) {
-        let Some(window) = self.agents.get_mut(&agent) else { return };
+        let Some(window) = self.agents.get_mut(agent) else { return };
         window.steps += 1;
         window.sum_s += seconds;
         window.samples += u64::from(batch);
@@ -75,7 +74,7 @@ impl Policy for Epoch {
     }
 
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
-        let throughput = |agent: &AgentId| self.agents.get(agent).and_then(|window| window.throughput);
+        let throughput = |agent: AgentId| self.agents.get(agent).and_then(|window| window.throughput);
         self.ratings.by_throughput(agents, self.start, throughput)
     }
 
@@ -83,7 +82,7 @@ impl Policy for Epoch {
         if self.seen < u64::from(self.samples) {
             return None;
         }
-        let window = |place: &Place| self.agents.get(&place.agent).filter(|window| window.steps > 0);
+        let window = |place: &Place| self.agents.get(place.agent).filter(|window| window.steps > 0);
         let means: Vec<f64> = present.iter().map(|place| window(place).map(Window::mean_s)).collect::<Option<_>>()?;
         let mean_s = means.iter().sum::<f64>() / means.len() as f64;
         let mut moved = false;

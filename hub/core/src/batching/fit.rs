@@ -1,24 +1,37 @@
 //! One agent's step time as a function of its batch: t = o + b/X, learned as it trains.
 //!
-//! Weighted least squares over one mean per batch size seen, with a prior. Forgetting is by batch size: the mean at the
-//! present one follows the last [`LEVEL_SAMPLES_MAX`] steps, and older ones lose weight with each change. So a long
-//! stay at one batch size does not wash out what others have taught about o and X.
+//! A Kalman filter whose state is the line, (o, 1/X). What drifts is the agent's speed, which stretches both parts alike, as a CPU
+//! quota or a throttled clock does; how o and 1/X relate stays, so a long stay at one batch size does not wash out what others have
+//! taught. A change of speed is found by a cumulative sum of what steps are off (Page, "Continuous inspection schemes", Biometrika 1954).
 
 use omnilearn_wire::message::CalibrationPoint;
 
-/// Steps over which a mean reaches back.
-const LEVEL_SAMPLES_MAX: f64 = 32.0;
-/// Batch sizes remembered.
-const LEVELS_MAX: usize = 6;
-/// How many steps the slope from calibration counts for.
-const SLOPE_PRIOR_STEPS: f64 = 4.0;
-/// How many steps the guess that o is 0 counts for, without calibration. It decides where batches hardly differ.
-const OFFSET_PRIOR_STEPS: f64 = 0.25;
-/// What is left of the weight of earlier batch sizes after a change.
-const LEVEL_DECAY: f64 = 0.7;
-/// Steps in a row that must be off, in the same direction, for a change point; and by how much, at least.
-const CHANGE_STEPS: usize = 3;
-const CHANGE_RATIO: f64 = 1.25;
+/// Relative deviation of a step before any are known; the least that changes are measured by; and the least that a step is known to.
+const DEVIATION_FIRST: f64 = 0.1;
+const DEVIATION_MIN: f64 = 0.03;
+const STEP_DEVIATION_MIN: f64 = 1e-3;
+/// Part of a new deviation in the usual one, and the largest one that counts, in usual ones: a change of speed is no noise.
+const DEVIATION_GAIN: f64 = 0.04;
+const DEVIATION_CLIP: f64 = 2.0;
+/// Mean absolute deviations in a standard deviation, for normal noise.
+const ABSOLUTE_PER_STANDARD: f64 = 0.8;
+/// About how many steps the speed is a mean over.
+const WINDOW_STEPS: f64 = 64.0;
+/// How far o, and the part that grows with the batch, may be from what calibration says, or without it from a line through the
+/// origin, as parts of the first step's time. o has the communication in it, which calibration does not see.
+const OFFSET_SPREAD: f64 = 1.0;
+const SLOPE_SPREAD: f64 = 0.25;
+/// How far o and 1/X together may be from their relation before, after a change of speed.
+const CHANGED_SHAPE_SPREAD: f64 = 0.1;
+/// A step counts for at most so many standard deviations of what was expected, so that one hiccup does not move a mean.
+const OUTLIER: f64 = 3.0;
+/// Standard deviations of each step that the cumulative sum leaves out, and the sum that is a change.
+const SLACK: f64 = 1.0;
+const ALARM: f64 = 5.0;
+/// The sum from which a change may be coming: more than one hiccup gives.
+const DOUBT: f64 = OUTLIER - SLACK;
+/// Steps that a change takes at least.
+const CHANGE_STEPS: u32 = 3;
 /// How long these steps must have taken together, in seconds: longer than the 100 ms period in which CPU quotas are handed
 /// out, so that a burst within one period, which many short steps see, is no change.
 const CHANGE_SPAN_S: f64 = 0.15;
@@ -26,22 +39,9 @@ const CHANGE_SPAN_S: f64 = 0.15;
 /// row are enough.
 const EVEN_DEVIATION: f64 = 0.1;
 const EVEN_KNOWN_STEPS: u32 = 16;
-const EVEN_STEPS: usize = 5;
-/// Where steps scatter, they must be off by this many times their usual deviation.
-const CHANGE_DEVIATIONS: f64 = 3.0;
-/// Part of a new deviation in the usual one.
-const DEVIATION_GAIN: f64 = 0.1;
-/// A single step counts for at most this many times what was expected, so that one hiccup does not move a mean.
-const OUTLIER_RATIO: f64 = 1.5;
-/// Steps after which a fit can tell a change from its own uncertainty.
-const ESTABLISHED_STEPS: u32 = 5;
-
-#[derive(Clone, Copy, Debug)]
-struct Level {
-    batch: f64,
-    mean_s: f64,
-    steps: f64,
-}
+const EVEN_STEPS: u32 = 5;
+/// Least part of a step's time that grows with the batch.
+const SLOPE_SHARE_MIN: f64 = 0.05;
 
 /// o and 1/X of one agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,32 +58,124 @@ impl Line {
     }
 }
 
-/// What is known of one agent's speed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Fit {
-    /// Line through the calibration points, which have no communication in them.
-    calibration: Option<Line>,
-    levels: Vec<Level>, // the present one last
-    steps: u32,         // since the last change point
-    deviation: f64,     // usual |ratio - 1| to what was expected
-    /// Steps were even before the last one that was off.
-    is_even: bool,
-    /// The last steps, while they are off in the same direction; not counted yet.
-    off: Vec<Off>,
+/// A line that is known within limits: its covariance.
+#[derive(Clone, Copy, Debug)]
+struct Belief {
+    line: Line,
+    offset_variance: f64,
+    covariance: f64,
+    slope_variance: f64,
 }
 
-/// A step whose time is far from what was expected.
-#[derive(Clone, Copy, Debug)]
-struct Off {
-    batch: f64,
+impl Belief {
+    /// A line, known exactly.
+    fn certain(line: Line) -> Belief {
+        Belief { line, offset_variance: 0.0, covariance: 0.0, slope_variance: 0.0 }
+    }
+
+    /// All times so many times as long.
+    fn stretched(self, factor: f64) -> Belief {
+        let Line { offset_s, slope_s } = self.line;
+        let squared = factor * factor;
+        Belief {
+            line: Line { offset_s: offset_s * factor, slope_s: slope_s * factor },
+            offset_variance: self.offset_variance * squared,
+            covariance: self.covariance * squared,
+            slope_variance: self.slope_variance * squared,
+        }
+    }
+
+    /// The line may be as far off as this, in this direction.
+    fn spread(&mut self, offset_s: f64, slope_s: f64) {
+        self.offset_variance += offset_s * offset_s;
+        self.covariance += offset_s * slope_s;
+        self.slope_variance += slope_s * slope_s;
+    }
+
+    /// Both parts may be larger or smaller by this part.
+    fn spread_scale(&mut self, part: f64) {
+        self.spread(part * self.line.offset_s, part * self.line.slope_s);
+    }
+
+    /// So large a part of the time at a batch may belong to o, or to the samples.
+    fn spread_shape(&mut self, batch: f64, part: f64) {
+        let seconds = part * self.line.at(batch);
+        self.spread(seconds, -seconds / batch);
+    }
+
+    /// Variance of the time at a batch.
+    fn variance(&self, batch: f64) -> f64 {
+        (self.offset_variance + batch * (2.0 * self.covariance + batch * self.slope_variance)).max(0.0)
+    }
+
+    /// Takes in a time at a batch, itself known to within a standard deviation. It counts as at most [`OUTLIER`] standard deviations off.
+    fn learn(&mut self, batch: f64, seconds: f64, deviation_s: f64) {
+        let variance = self.variance(batch) + deviation_s * deviation_s;
+        let limit = OUTLIER * variance.sqrt();
+        let off = (seconds - self.line.at(batch)).clamp(-limit, limit);
+        let offset = self.offset_variance + batch * self.covariance;
+        let slope = self.covariance + batch * self.slope_variance;
+        self.line.offset_s += offset / variance * off;
+        self.line.slope_s += slope / variance * off;
+        self.offset_variance -= offset * offset / variance;
+        self.covariance -= offset * slope / variance;
+        self.slope_variance -= slope * slope / variance;
+        self.keep_possible(batch);
+    }
+
+    /// No step takes less than no time without samples, and samples take time.
+    fn keep_possible(&mut self, batch: f64) {
+        let at = self.line.at(batch);
+        let share = (self.line.slope_s * batch / at).clamp(SLOPE_SHARE_MIN, 1.0);
+        self.line = Line { offset_s: (1.0 - share) * at, slope_s: share * at / batch };
+    }
+}
+
+/// Steps in a row that are off in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    score: f64,
+    steps: u32,
     seconds: f64,
-    /// To what was expected.
-    ratio: f64,
+    /// Steps were even before.
+    is_even: bool,
+}
+
+impl Run {
+    /// A step that is so many standard deviations off in this direction.
+    fn count(&mut self, off: f64, seconds: f64, is_even: bool) {
+        let score = self.score + off - SLACK;
+        let is_even = if self.steps == 0 { is_even } else { self.is_even };
+        *self = match score > 0.0 {
+            true => Run { score, steps: self.steps + 1, seconds: self.seconds + seconds, is_even },
+            false => Run::default(),
+        };
+    }
+
+    fn is_change(&self) -> bool {
+        let is_long = self.seconds >= CHANGE_SPAN_S || (self.is_even && self.steps >= EVEN_STEPS);
+        self.score > ALARM && self.steps >= CHANGE_STEPS && is_long
+    }
+}
+
+/// What is known of one agent's speed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fit {
+    belief: Option<Belief>,
+    /// Relative standard deviation of a step from what was expected.
+    deviation: f64,
+    /// Steps seen since the last change of speed.
+    steps: u32,
+    /// That of the last step.
+    batch: f64,
+    slower: Run,
+    faster: Run,
 }
 
 impl Fit {
     pub(crate) fn new(calibration: &[CalibrationPoint]) -> Fit {
-        Fit { calibration: calibration_line(calibration), ..Fit::default() }
+        let belief = calibration_line(calibration).map(Belief::certain);
+        Fit { belief, deviation: DEVIATION_FIRST, ..Fit::default() }
     }
 
     /// Steps seen since the last change point.
@@ -91,147 +183,66 @@ impl Fit {
         self.steps
     }
 
-    /// Takes in the time of one step. Returns whether the agent's speed has just been found to have changed.
-    pub(crate) fn observe(&mut self, batch: u32, seconds: f64) -> bool {
-        let batch = f64::from(batch);
-        self.steps = self.steps.saturating_add(1);
-        let Some(line) = self.line().filter(|_| self.steps > ESTABLISHED_STEPS) else {
-            self.count(batch, seconds);
-            return false;
-        };
-        let step = Off { batch, seconds, ratio: seconds / line.at(batch) };
-        let limit = CHANGE_RATIO.max(1.0 + CHANGE_DEVIATIONS * self.deviation);
-        if self.off.is_empty() {
-            self.is_even = self.deviation < EVEN_DEVIATION && self.steps > EVEN_KNOWN_STEPS;
-        }
-        self.deviation += DEVIATION_GAIN * ((step.ratio - 1.0).abs().min(OUTLIER_RATIO - 1.0) - self.deviation);
-        let is_off = step.ratio > limit || step.ratio < 1.0 / limit;
-        if !is_off || self.off.last().is_some_and(|last| (last.ratio > 1.0) != (step.ratio > 1.0)) {
-            self.count_hiccups();
-        }
-        if !is_off {
-            self.count(batch, seconds);
-            return false;
-        }
-        self.off.push(step);
-        let span_s: f64 = self.off.iter().map(|step| step.seconds).sum();
-        let is_long = span_s >= CHANGE_SPAN_S || (self.is_even && self.off.len() >= EVEN_STEPS);
-        if self.off.len() < CHANGE_STEPS || !is_long {
-            return false;
-        }
-        if self.bend() {
-            return false;
-        }
-        self.restart(line);
-        true
-    }
-
-    /// Steps that are off at a batch size without a mean say as much of the line as of the speed. Where one line goes through them
-    /// and through the batch sizes before, the speed is as it was, and what was expected was wrong: because of calibration points at far
-    /// smaller batches, say. To start over then would forget just the sizes that tell o from 1/X, and keep the wrong slope.
-    fn bend(&mut self) -> bool {
-        let is_new = |step: &Off| self.levels.iter().all(|level| level.batch != step.batch);
-        if !self.off.iter().all(is_new) {
-            return false;
-        }
-        let mut bent = Fit { calibration: None, deviation: 0.0, ..self.clone() };
-        for step in std::mem::take(&mut bent.off) {
-            bent.count(step.batch, step.seconds);
-        }
-        let Some(line) = bent.line() else { return false };
-        let is_near = |level: &Level| {
-            let ratio = level.mean_s / line.at(level.batch);
-            (1.0 / CHANGE_RATIO..=CHANGE_RATIO).contains(&ratio)
-        };
-        let fits = bent.levels.len() > 1 && bent.levels.iter().all(is_near);
-        if fits {
-            *self = bent;
-        }
-        fits
-    }
-
-    /// Steps that were off, and turned out to be no change: each counts, within limits.
-    fn count_hiccups(&mut self) {
-        for Off { batch, seconds, ratio } in std::mem::take(&mut self.off) {
-            self.count(batch, seconds / ratio * ratio.clamp(1.0 / OUTLIER_RATIO, OUTLIER_RATIO));
-        }
-    }
-
-    /// Starts over from the steps that were off. Both parts of the line are taken to be stretched alike, as by a CPU
-    /// quota.
-    fn restart(&mut self, line: Line) {
-        let off = std::mem::take(&mut self.off);
-        let mut ratios: Vec<f64> = off.iter().map(|step| step.ratio).collect();
-        ratios.sort_by(f64::total_cmp);
-        let stretch = ratios[ratios.len() / 2];
-        self.calibration = Some(Line { offset_s: line.offset_s * stretch, slope_s: line.slope_s * stretch });
-        self.levels.clear();
-        self.deviation = 0.0;
-        self.steps = off.len() as u32;
-        for step in off {
-            self.count(step.batch, step.seconds);
-        }
-    }
-
-    fn count(&mut self, batch: f64, seconds: f64) {
-        match self.levels.last_mut() {
-            Some(level) if level.batch == batch => {
-                level.steps = (level.steps + 1.0).min(LEVEL_SAMPLES_MAX);
-                level.mean_s += (seconds - level.mean_s) / level.steps;
-            }
-            _ => {
-                self.levels.iter_mut().for_each(|level| level.steps *= LEVEL_DECAY);
-                self.levels.retain(|level| level.batch != batch && level.steps >= 0.5);
-                if self.levels.len() == LEVELS_MAX {
-                    self.levels.remove(0);
-                }
-                self.levels.push(Level { batch, mean_s: seconds, steps: 1.0 });
-            }
-        }
+    /// The line, from steps if there were any, else from calibration.
+    pub(crate) fn line(&self) -> Option<Line> {
+        self.belief.map(|belief| belief.line)
     }
 
     /// Relative standard error of what is expected at the present batch.
     pub(crate) fn uncertainty(&self) -> f64 {
-        const DEVIATION_TO_STANDARD: f64 = 1.25; // of a mean absolute deviation, for normal noise
-        let steps = self.levels.last().map_or(1.0, |level| level.steps);
-        // A mean that follows the last n steps exponentially is as good as one of 2n - 1.
-        let steps = if steps < LEVEL_SAMPLES_MAX { steps } else { 2.0 * LEVEL_SAMPLES_MAX - 1.0 };
-        DEVIATION_TO_STANDARD * self.deviation / steps.sqrt()
+        let Some(belief) = self.belief.filter(|_| self.steps > 0) else { return 0.0 };
+        belief.variance(self.batch).sqrt() / belief.line.at(self.batch)
     }
 
-    /// The line, from steps if there were any, else from calibration.
-    pub(crate) fn line(&self) -> Option<Line> {
-        let Some(present) = self.levels.last() else { return self.calibration };
-        // Minimises Σ n_i·(t_i − o − s·b_i)² + n_s·(s − s0)²·b² with calibration, + n_o·o² without, b the present
-        // batch.
-        let (mut n, mut nb, mut nbb, mut nt, mut nbt) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        for &Level { batch, mean_s, steps } in &self.levels {
-            n += steps;
-            nb += steps * batch;
-            nbb += steps * batch * batch;
-            nt += steps * mean_s;
-            nbt += steps * batch * mean_s;
+    /// Whether the last steps were off, but not yet enough for a change.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.slower.score.max(self.faster.score) > DOUBT
+    }
+
+    /// Takes in the time of one step. Returns whether the agent's speed has just been found to have changed.
+    pub(crate) fn observe(&mut self, batch: u32, seconds: f64) -> bool {
+        let batch = f64::from(batch);
+        self.steps = self.steps.saturating_add(1);
+        if self.batch != batch {
+            self.batch = batch;
+            (self.slower, self.faster) = (Run::default(), Run::default());
         }
-        let (offset_prior, slope_prior, slope) = match self.calibration {
-            Some(line) => (0.0, SLOPE_PRIOR_STEPS * present.batch * present.batch, line.slope_s),
-            None => (OFFSET_PRIOR_STEPS, 0.0, 0.0),
-        };
-        let (a, b, c) = (n + offset_prior, nb, nbb + slope_prior);
-        let right = nbt + slope_prior * slope;
-        let determinant = a * c - b * b;
-        let through_origin = nbt / nbb;
-        if determinant <= f64::EPSILON * a * c {
-            return Some(Line { offset_s: 0.0, slope_s: through_origin });
+        let mut belief = self.belief.unwrap_or(Belief::certain(Line { offset_s: 0.0, slope_s: seconds / batch }));
+        if self.steps == 1 {
+            let first_s = belief.line.at(batch).max(seconds);
+            belief.spread(OFFSET_SPREAD * first_s, 0.0);
+            belief.spread(0.0, SLOPE_SPREAD * first_s / batch);
         }
-        let line = Line { offset_s: (nt * c - b * right) / determinant, slope_s: (a * right - b * nt) / determinant };
-        let flattest = 0.05 * through_origin;
-        Some(if line.offset_s < 0.0 {
-            Line { offset_s: 0.0, slope_s: through_origin }
-        } else if line.slope_s < flattest {
-            Line { offset_s: (nt - flattest * nb) / n, slope_s: flattest }
-        } else {
-            line
-        })
+        belief.spread_scale(self.deviation / WINDOW_STEPS);
+        let expected_s = belief.line.at(batch);
+        let deviation = self.deviation.max(DEVIATION_MIN);
+        let standard = (belief.variance(batch) + (deviation * expected_s).powi(2)).sqrt();
+        let off = ((seconds - expected_s) / standard).clamp(-OUTLIER, OUTLIER);
+        belief.learn(batch, seconds, self.deviation.max(STEP_DEVIATION_MIN) * expected_s);
+        self.belief = Some(belief);
+        let is_even = self.deviation < EVEN_DEVIATION && self.steps > EVEN_KNOWN_STEPS;
+        self.slower.count(off, seconds, is_even);
+        self.faster.count(-off, seconds, is_even);
+        self.deviate((seconds / expected_s - 1.0).abs() / ABSOLUTE_PER_STANDARD);
+        let Some(run) = [self.slower, self.faster].into_iter().find(Run::is_change) else { return false };
+        (self.slower, self.faster) = (Run::default(), Run::default());
+        self.restart(belief, run);
+        true
+    }
+
+    fn deviate(&mut self, deviation: f64) {
+        let largest = DEVIATION_CLIP * self.deviation.max(DEVIATION_MIN);
+        self.deviation += DEVIATION_GAIN * (deviation.min(largest) - self.deviation);
+    }
+
+    /// Starts over from the steps that were off. Both parts of the line are taken to be stretched alike, as by a CPU quota.
+    fn restart(&mut self, belief: Belief, run: Run) {
+        let steps = f64::from(run.steps);
+        let mut belief = belief.stretched(run.seconds / steps / belief.line.at(self.batch));
+        belief.spread_scale(self.deviation / steps.sqrt());
+        belief.spread_shape(self.batch, CHANGED_SHAPE_SPREAD);
+        self.belief = Some(belief);
+        self.steps = run.steps;
     }
 }
 
@@ -285,8 +296,8 @@ mod tests {
         let mut fit = Fit::new(&points);
         observe(&mut fit, 64, 0.05 + 0.002 * 64.0, 5); // 0.04 of communication
         let line = fit.line().unwrap();
-        close(line.slope_s, 0.002, 1e-9);
-        close(line.offset_s, 0.05, 1e-9);
+        close(line.slope_s, 0.002, 0.03);
+        close(line.at(64.0), 0.178, 1e-3);
     }
 
     #[test]
@@ -306,7 +317,7 @@ mod tests {
         observe(&mut fit, 32, 0.02 + 0.064, 10);
         assert!(!fit.observe(32, 0.168) && !fit.observe(32, 0.168) && fit.observe(32, 0.168));
         close(fit.line().unwrap().at(32.0), 0.168, 1e-9);
-        close(fit.line().unwrap().slope_s, 0.004, 1e-9);
+        close(fit.line().unwrap().slope_s, 0.004, 0.05);
         assert_eq!(fit.steps(), 3);
     }
 

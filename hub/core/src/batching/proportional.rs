@@ -8,14 +8,13 @@
 //! Source: "Taming Resource Heterogeneity in Distributed ML Training with Dynamic Batching" (ACSOS 2020). Its rule does not
 //! keep Σb; scaling all candidates alike does, and cannot make a batch negative.
 
-use std::collections::BTreeMap;
-
 use omnilearn_wire::AgentId;
 
 use super::static_::Static;
 use super::{
     Place, Policy, Proposal, Rating, SETTLE_STEPS, Speed, apportion, approach, largest_change, place_of, share,
 };
+use crate::agents::AgentMap;
 use crate::config::Start;
 
 /// Part of a new step in the mean.
@@ -31,7 +30,7 @@ pub(super) struct Proportional {
     gain: f64,
     start: Start,
     ratings: Static,
-    agents: BTreeMap<AgentId, Window>,
+    agents: AgentMap<Window>,
 }
 
 #[derive(Debug, Default)]
@@ -53,14 +52,14 @@ struct Guard {
 
 impl Proportional {
     pub(super) fn new(dead_band: f64, gain: f64, start: Start) -> Proportional {
-        Proportional { dead_band, gain, start, ratings: Static::default(), agents: BTreeMap::new() }
+        Proportional { dead_band, gain, start, ratings: Static::default(), agents: AgentMap::default() }
     }
 
     /// Sets guards for those whose throughput fell when their batch was raised.
     fn guard(&mut self, present: &[Place]) -> Option<AgentId> {
         let mut guarded = None;
         for place in present {
-            let Some(window) = self.agents.get_mut(&place.agent) else { continue };
+            let Some(window) = self.agents.get_mut(place.agent) else { continue };
             let throughput = f64::from(place.batch) / window.mean_s;
             window.throughput = Some(throughput);
             if let Some((batch_max, before)) = window.raised_from.take()
@@ -81,12 +80,12 @@ impl Policy for Proportional {
     }
 
     fn leave(&mut self, agent: AgentId) {
-        self.agents.remove(&agent);
+        self.agents.remove(agent);
         self.ratings.leave(agent);
     }
 
     fn observe(&mut self, agent: AgentId, _batch: u32, seconds: f64) {
-        let Some(window) = self.agents.get_mut(&agent) else { return };
+        let Some(window) = self.agents.get_mut(agent) else { return };
         window.steps = window.steps.saturating_add(1);
         // The plain mean until that many steps are in, so that the first one does not weigh most.
         window.mean_s += SMOOTHING.max(1.0 / f64::from(window.steps)) * (seconds - window.mean_s);
@@ -97,17 +96,17 @@ impl Policy for Proportional {
     }
 
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
-        let throughput = |agent: &AgentId| self.agents.get(agent).and_then(|window| window.throughput);
+        let throughput = |agent: AgentId| self.agents.get(agent).and_then(|window| window.throughput);
         self.ratings.by_throughput(agents, self.start, throughput)
     }
 
     fn propose(&mut self, total: u32, present: &[Place]) -> Option<Proposal> {
-        let settled = |place: &Place| self.agents.get(&place.agent).is_some_and(|window| window.steps >= SETTLE_STEPS);
+        let settled = |place: &Place| self.agents.get(place.agent).is_some_and(|window| window.steps >= SETTLE_STEPS);
         if !present.iter().all(settled) {
             return None;
         }
         let guarded = self.guard(present);
-        let windows: Vec<&Window> = present.iter().filter_map(|place| self.agents.get(&place.agent)).collect();
+        let windows: Vec<&Window> = present.iter().filter_map(|place| self.agents.get(place.agent)).collect();
         let mean_s = windows.iter().map(|window| window.mean_s).sum::<f64>() / windows.len() as f64;
         let shares = |guards: bool| -> Vec<_> {
             let shares = present.iter().zip(&windows).map(|(place, window)| {
@@ -142,7 +141,7 @@ impl Policy for Proportional {
             (window.mean_s, window.steps, window.raised_from) = (0.0, 0, None);
         }
         for place in now {
-            if let (Some(earlier), Some(window)) = (place_of(before, place.agent), self.agents.get_mut(&place.agent))
+            if let (Some(earlier), Some(window)) = (place_of(before, place.agent), self.agents.get_mut(place.agent))
                 && place.batch > earlier.batch
                 && earlier.batch > 0
             {

@@ -1,15 +1,14 @@
 //! b_k = B·c_k / Σc from a rating taken once, before training.
 
-use std::collections::BTreeMap;
-
 use omnilearn_wire::AgentId;
 
 use super::{Policy, Rating, Speed};
+use crate::agents::AgentMap;
 use crate::config::Start;
 
 #[derive(Debug, Default)]
 pub(super) struct Static {
-    ratings: BTreeMap<AgentId, Rating>,
+    ratings: AgentMap<Rating>,
 }
 
 /// Measured throughput at the largest calibrated batch, in samples per second.
@@ -25,12 +24,12 @@ impl Static {
     }
 
     fn measured(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
-        let speed = |agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent).and_then(measured)? });
+        let speed = |&agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent).and_then(measured)? });
         agents.iter().map(speed).collect()
     }
 
     fn given(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
-        let share = |agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent)?.share? });
+        let share = |&agent| Some(Speed { offset: 0.0, rate: self.ratings.get(agent)?.share? });
         agents.iter().map(share).collect()
     }
 
@@ -40,20 +39,20 @@ impl Static {
         &self,
         agents: &[AgentId],
         start: Start,
-        throughput: impl Fn(&AgentId) -> Option<f64>,
+        throughput: impl Fn(AgentId) -> Option<f64>,
     ) -> Vec<Speed> {
-        let known: Vec<f64> = agents.iter().filter_map(&throughput).collect();
+        let known: Vec<f64> = agents.iter().copied().filter_map(&throughput).collect();
         if known.is_empty() {
             let rated = self.rated(agents).filter(|_| start == Start::Static);
             return rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
         }
         let mean = known.iter().sum::<f64>() / known.len() as f64;
-        agents.iter().map(|agent| Speed { offset: 0.0, rate: throughput(agent).unwrap_or(mean) }).collect()
+        agents.iter().map(|&agent| Speed { offset: 0.0, rate: throughput(agent).unwrap_or(mean) }).collect()
     }
 
     fn by_cores(&self, agents: &[AgentId]) -> Vec<Speed> {
         let cores = |agent| self.ratings.get(agent).map(|rating| rating.cores).filter(|&cores| cores > 0.0);
-        agents.iter().map(|agent| Speed { offset: 0.0, rate: cores(agent).unwrap_or(1.0) }).collect()
+        agents.iter().map(|&agent| Speed { offset: 0.0, rate: cores(agent).unwrap_or(1.0) }).collect()
     }
 }
 
@@ -63,7 +62,7 @@ impl Policy for Static {
     }
 
     fn leave(&mut self, agent: AgentId) {
-        self.ratings.remove(&agent);
+        self.ratings.remove(agent);
     }
 
     /// Ratings, or, unless all agents have one, cores.

@@ -51,7 +51,7 @@ impl State {
     fn begin_evaluation(&mut self, now: Now) {
         let at = (self.cursor.epoch_progress(), self.clock.seconds(now));
         let mut evaluation = Evaluation::new(self.model.clone(), self.config.test_samples, at, now);
-        let agents: Vec<AgentId> = self.members.available(now).into_iter().collect();
+        let agents: Vec<AgentId> = self.members.available(now);
         evaluation.plan(&agents, &self.batcher.rates(&agents));
         self.evaluation = Some(evaluation);
     }
@@ -63,7 +63,7 @@ impl State {
             return; // as after most events; a look at every agent each time would cost the square of the agents
         }
         let available = self.members.available(now);
-        evaluation.release(|agent| available.contains(&agent));
+        evaluation.release(|agent| available.binary_search(&agent).is_ok());
         let idle = self.members.idle(now);
         if overdue && !idle.is_empty() {
             for (agent, id) in evaluation.running().collect::<Vec<_>>() {
@@ -83,7 +83,7 @@ impl State {
             let id = self.ledger.next_id();
             let version = evaluation.snapshot.version;
             let parameters = (member.held != Some(version)).then(|| evaluation.snapshot.clone());
-            (member.held, member.work) = (Some(version), Work::Evaluate(id));
+            (member.held, member.work) = (Some(version), Work::Evaluate);
             evaluation.issued(id, agent, part, now);
             let work = Evaluate {
                 job: self.config.job,
@@ -174,8 +174,8 @@ impl State {
                 self.out.push(Action::Cancel { agent, assignment: id });
             }
         }
-        for id in self.ledger.all_open().map(|assignment| assignment.id).collect::<Vec<_>>() {
-            self.give_up(id, PushError::JobOver);
+        for agent in self.ledger.all_open().map(|assignment| assignment.agent).collect::<Vec<_>>() {
+            self.give_up(agent, PushError::JobOver);
         }
         self.finished = Some(reason.clone());
         self.out.push(Action::Finished(reason));

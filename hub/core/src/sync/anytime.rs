@@ -6,12 +6,11 @@
 //! - Source: Ferdinand, Al-Lawati, Draper, Nokleby, "Anytime Minibatch: Exploiting Stragglers in Online Distributed
 //!   Optimization" (ICLR 2019), with SGD in place of dual averaging, and the hub in place of rounds of consensus.
 
-use std::collections::BTreeMap;
-
 use omnilearn_wire::AgentId;
 use omnilearn_wire::message::Computation;
 
 use super::round::RoundPlan;
+use crate::agents::AgentMap;
 use crate::cursor::Which;
 use crate::state::{Order, State};
 
@@ -22,12 +21,12 @@ const GROWTH: u32 = 2;
 pub(super) struct Anytime {
     compute_s: f32,
     /// Samples that each agent did the last time.
-    done: BTreeMap<AgentId, u32>,
+    done: AgentMap<u32>,
 }
 
 impl Anytime {
     pub(super) fn new(compute_s: f32) -> Anytime {
-        Anytime { compute_s, done: BTreeMap::new() }
+        Anytime { compute_s, done: AgentMap::default() }
     }
 }
 
@@ -40,7 +39,7 @@ impl RoundPlan for Anytime {
     fn order(&self, state: &State, agent: AgentId, batch: u32) -> Order {
         let (batch_min, batch_max) = state.config.batch_bounds;
         let batch_max = state.batcher.batch_max(agent).map_or(batch_max, |max| max.min(batch_max));
-        let bound = self.done.get(&agent).map_or(batch, |done| done.saturating_mul(GROWTH));
+        let bound = self.done.get(agent).map_or(batch, |done| done.saturating_mul(GROWTH));
         let samples = bound.max(batch_min).min(batch_max);
         let computation = Computation::Timed { compute_s: self.compute_s };
         Order { samples, which: Which::ReturnedFirst, computation }
@@ -52,6 +51,6 @@ impl RoundPlan for Anytime {
 
     /// Not the batcher's to set.
     fn local_batch(&self, _state: &State, agent: AgentId) -> Option<u32> {
-        self.done.get(&agent).copied()
+        self.done.get(agent).copied()
     }
 }

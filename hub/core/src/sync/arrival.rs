@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use omnilearn_wire::{AgentId, AssignmentId};
+use omnilearn_wire::AgentId;
 
 use super::clocks::Clocks;
 use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
@@ -110,9 +110,9 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
     }
 
     fn advance(&mut self, state: &mut State, now: Now) {
-        for id in overdue(state, now) {
+        for agent in overdue(state, now) {
             let message = "an agent made no progress, its samples are issued again";
-            give_up_straggler(state, now, id, PushError::Overdue, message);
+            give_up_straggler(state, now, agent, PushError::Overdue, message);
         }
         if state.is_ending() {
             self.abandon(state, &PushError::JobOver);
@@ -151,7 +151,8 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
         state.cursor.commit(&update.assignment.spans);
         self.stale.remove(&agent);
         self.clocks.tick(agent);
-        let mut record = step_record(&update.assignment.clone(), update, staleness, now);
+        let spans = std::mem::take(&mut update.assignment.spans);
+        let mut record = step_record(update, spans, staleness, now);
         record.version = version;
         let loss = f64::from(record.loss);
         state.count_accepted(record, update.bytes);
@@ -163,7 +164,7 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
         state.give_back(lost.assignment.spans);
     }
 
-    fn progress(&mut self, _now: Now, _assignment: AssignmentId) {}
+    fn progress(&mut self, _now: Now, _agent: AgentId) {}
 
     fn deadline(&self, state: &State) -> Option<Now> {
         first_overdue(state)
@@ -176,8 +177,8 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
     }
 
     fn abandon(&mut self, state: &mut State, why: &PushError) {
-        for id in state.ledger.all_open().map(|assignment| assignment.id).collect::<Vec<_>>() {
-            state.give_up(id, why.clone());
+        for agent in state.ledger.all_open().map(|assignment| assignment.agent).collect::<Vec<_>>() {
+            state.give_up(agent, why.clone());
         }
     }
 }

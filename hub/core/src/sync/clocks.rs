@@ -1,27 +1,27 @@
 //! How far each agent is: the clocks of stale-synchronous rules.
 
-use std::collections::BTreeMap;
-
 use omnilearn_wire::AgentId;
+
+use crate::agents::AgentMap;
 
 /// Updates of each agent that counted. An agent that comes, or comes back, begins where the slowest is, so that nobody waits
 /// for it to catch up.
 #[derive(Debug, Default)]
-pub(super) struct Clocks(BTreeMap<AgentId, u64>);
+pub(super) struct Clocks(AgentMap<u64>);
 
 impl Clocks {
-    /// Brings the clocks up to date for the agents that take part.
+    /// Brings the clocks up to date for the agents that take part, in order.
     pub(super) fn follow(&mut self, agents: &[AgentId]) {
-        self.0.retain(|agent, _| agents.contains(agent));
+        self.0.retain(|agent, _| agents.binary_search(&agent).is_ok());
         let slowest = self.slowest();
         for &agent in agents {
-            self.0.entry(agent).or_insert(slowest);
+            self.0.get_or_insert_with(agent, || slowest);
         }
     }
 
     /// An update of the agent counted.
     pub(super) fn tick(&mut self, agent: AgentId) {
-        if let Some(clock) = self.0.get_mut(&agent) {
+        if let Some(clock) = self.0.get_mut(agent) {
             *clock += 1;
         }
     }
@@ -32,13 +32,13 @@ impl Clocks {
 
     /// Whether an agent is so little ahead of the slowest that it may begin.
     pub(super) fn may_begin(&self, agent: AgentId, lead_max: u64) -> bool {
-        self.0.get(&agent).is_some_and(|clock| clock - self.slowest() <= lead_max)
+        self.0.get(agent).is_some_and(|clock| clock - self.slowest() <= lead_max)
     }
 
     /// The agents that are furthest behind.
     pub(super) fn behind(&self) -> impl Iterator<Item = AgentId> {
         let slowest = self.slowest();
-        self.0.iter().filter(move |(_, clock)| **clock == slowest).map(|(&agent, _)| agent)
+        self.0.iter().filter(move |(_, clock)| **clock == slowest).map(|(agent, _)| agent)
     }
 }
 

@@ -2,7 +2,6 @@
 //! as the rule waits for; or when nothing has arrived for the deadline and a quorum is in: then those missing are given up. The
 //! step is the mean over what is there. Samples of missing updates are issued again in a later round.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use omnilearn_wire::{AgentId, AssignmentId};
@@ -10,8 +9,9 @@ use omnilearn_wire::{AgentId, AssignmentId};
 use super::{Lost, SyncRule, first_overdue, give_up_straggler, overdue, step_record};
 use crate::Now;
 use crate::action::Level;
+use crate::agents::AgentMap;
 use crate::buffers;
-use crate::cursor::{Which, cut, samples_in};
+use crate::cursor::{Which, cut};
 use crate::ledger::{Assignment, Closed};
 use crate::push::{PushError, Update};
 use crate::record::StepRecord;
@@ -58,13 +58,13 @@ pub(super) trait RoundPlan: Debug + Send {
 pub(super) struct Rounds<P> {
     plan: P,
     round: Option<Round>,
-    /// Assignments whose updates are missing: of the open round, and late ones of earlier rounds.
-    outstanding: BTreeSet<AssignmentId>,
+    /// Agents whose updates are missing: of the open round, and late ones of earlier rounds.
+    outstanding: AgentMap<AssignmentId>,
     /// Updates that are in the sum.
-    updates: BTreeMap<AgentId, Contribution>,
+    updates: AgentMap<Contribution>,
     /// Agents that rounds went on without. They are served last, with samples that nobody had before: what was given back may
     /// be theirs, and others are more likely to bring it home.
-    left_out: BTreeSet<AgentId>,
+    left_out: AgentMap<()>,
 }
 
 #[derive(Debug)]
@@ -81,15 +81,20 @@ struct Round {
 #[derive(Debug)]
 struct Contribution {
     /// With those samples only that were done.
-    assignment: Assignment,
-    buffers: Vec<f32>,
     record: StepRecord,
+    buffers: Vec<f32>,
     bytes: u64,
 }
 
 impl<P: RoundPlan> Rounds<P> {
     pub(super) fn new(plan: P) -> Rounds<P> {
-        Rounds { plan, round: None, outstanding: BTreeSet::new(), updates: BTreeMap::new(), left_out: BTreeSet::new() }
+        Rounds {
+            plan,
+            round: None,
+            outstanding: AgentMap::default(),
+            updates: AgentMap::default(),
+            left_out: AgentMap::default(),
+        }
     }
 
     fn open(&mut self, state: &mut State, now: Now) -> bool {
@@ -98,12 +103,13 @@ impl<P: RoundPlan> Rounds<P> {
         }
         state.update_batches(now);
         let mut batches = state.batcher.batches();
-        batches.retain(|(agent, _)| !self.updates.contains_key(agent));
-        batches.sort_by_key(|(agent, _)| self.left_out.contains(agent));
+        batches.retain(|(agent, _)| !self.updates.contains(*agent));
+        batches.sort_by_key(|(agent, _)| self.left_out.contains(*agent));
         let orders: Vec<(AgentId, Order)> =
             batches.into_iter().map(|(agent, batch)| (agent, self.plan.order(state, agent, batch))).collect();
-        let late = self.outstanding.iter().filter_map(|&id| state.ledger.get(id)).map(|assignment| assignment.samples);
-        let carried = late.chain(self.updates.values().map(|update| update.assignment.samples)).sum::<u32>();
+        let late =
+            self.outstanding.keys().filter_map(|agent| state.ledger.get(agent)).map(|assignment| assignment.samples);
+        let carried = late.chain(self.updates.values().map(|update| update.record.samples)).sum::<u32>();
         let ordered = orders.iter().map(|(_, order)| order.samples).fold(carried, u32::saturating_add);
         let room = state.make_room_in_sum(self.plan.samples_max(state.config.global_batch, ordered));
         let mut samples = carried;
@@ -111,10 +117,10 @@ impl<P: RoundPlan> Rounds<P> {
             if samples.saturating_add(order.samples) > room {
                 continue; // it waits until what is late is in
             }
-            let which = if self.left_out.contains(&agent) { Which::Fresh } else { order.which };
+            let which = if self.left_out.contains(agent) { Which::Fresh } else { order.which };
             let Some(id) = state.issue(agent, Order { which, ..order }, now) else { continue };
             samples += order.samples;
-            self.outstanding.insert(id);
+            self.outstanding.insert(agent, id);
         }
         let agents = self.outstanding.len() + self.updates.len();
         let backups = (self.plan.backups() as usize).min(agents);
@@ -131,27 +137,32 @@ impl<P: RoundPlan> Rounds<P> {
             || (self.updates.len() >= round.needed && self.missing_samples(state) <= round.spare_samples)
     }
 
+    fn is_missing(&self, assignment: &Assignment) -> bool {
+        self.outstanding.get(assignment.agent) == Some(&assignment.id)
+    }
+
     fn missing_samples(&self, state: &State) -> u32 {
-        let missing = self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
+        let missing = self.outstanding.keys().filter_map(|agent| state.ledger.get(agent));
         missing.map(|assignment| assignment.samples).sum()
     }
 
     /// One optimizer step over what is in.
     fn close(&mut self, state: &mut State, now: Now) {
         self.round = None;
-        let updates = std::mem::take(&mut self.updates);
-        let samples = updates.values().map(|update| update.assignment.samples).sum::<u32>();
-        let loss = updates.values().map(|update| f64::from(update.record.loss) * f64::from(update.assignment.samples));
+        let updates = &self.updates;
+        let samples = updates.values().map(|update| update.record.samples).sum::<u32>();
+        let loss = updates.values().map(|update| f64::from(update.record.loss) * f64::from(update.record.samples));
         let loss = loss.sum::<f64>() / f64::from(samples);
         let gradient_norm = state.apply_sum(samples);
-        let merged = updates.values().map(|update| (update.assignment.samples, update.buffers.as_slice()));
+        let merged = updates.values().map(|update| (update.record.samples, update.buffers.as_slice()));
         if let Some(buffers) = buffers::merge(merged) {
             state.model.buffers = buffers;
         }
         let count = updates.len() as u32;
-        for (agent, Contribution { assignment, mut record, bytes, .. }) in updates {
-            self.left_out.remove(&agent);
-            state.cursor.commit(&assignment.spans);
+        state.out.reserve(2 * updates.len()); // a record each, and then an assignment each
+        for (agent, Contribution { mut record, bytes, .. }) in self.updates.drain() {
+            self.left_out.remove(agent);
+            state.cursor.commit(&record.spans);
             record.version = state.model.version;
             state.count_accepted(record, bytes);
         }
@@ -161,19 +172,17 @@ impl<P: RoundPlan> Rounds<P> {
 
     /// Takes back what is missing after a round and will be too old for the next.
     fn leave_out_missing(&mut self, state: &mut State) {
-        for id in std::mem::take(&mut self.outstanding) {
-            let Some(assignment) = state.ledger.get(id) else { continue };
+        for agent in self.outstanding.keys().collect::<Vec<_>>() {
+            let Some(assignment) = state.ledger.get(agent) else { continue };
             let staleness = assignment.version.staleness_at(state.model.version);
             let why = match self.plan.staleness_max() {
-                Some(staleness_max) if staleness <= staleness_max => {
-                    self.outstanding.insert(id);
-                    continue;
-                }
+                Some(staleness_max) if staleness <= staleness_max => continue,
                 Some(staleness_max) => PushError::TooStale { staleness, staleness_max },
                 None => PushError::RoundClosed,
             };
-            self.left_out.insert(assignment.agent);
-            state.give_up(id, why);
+            self.outstanding.remove(agent);
+            self.left_out.insert(agent, ());
+            state.give_up(agent, why);
             state.counters.left_out += 1;
         }
     }
@@ -187,16 +196,14 @@ impl<P: RoundPlan> Rounds<P> {
 
     /// Agents that could work, without those that are missing.
     fn others(&self, state: &State, now: Now) -> usize {
-        let missing = self.outstanding.iter().filter_map(|&id| state.ledger.get(id));
-        let missing: BTreeSet<AgentId> = missing.map(|assignment| assignment.agent).collect();
-        state.members.available(now).difference(&missing).count()
+        state.members.available(now).into_iter().filter(|&agent| !self.outstanding.contains(agent)).count()
     }
 
     /// Gives up those that are missing.
     fn give_up_missing(&mut self, state: &mut State, now: Now) {
         let mut added = false;
-        for id in std::mem::take(&mut self.outstanding) {
-            added |= give_up_straggler(state, now, id, PushError::RoundClosed, "round goes on without an agent");
+        for (agent, _) in self.outstanding.drain() {
+            added |= give_up_straggler(state, now, agent, PushError::RoundClosed, "round goes on without an agent");
         }
         if added {
             self.reopen(state);
@@ -205,10 +212,10 @@ impl<P: RoundPlan> Rounds<P> {
 
     /// Gives up what is late and makes no progress, while no round is open: an evaluation waits for its agent.
     fn give_up_overdue(&mut self, state: &mut State, now: Now) {
-        for id in overdue(state, now) {
-            self.outstanding.remove(&id);
+        for agent in overdue(state, now) {
+            self.outstanding.remove(agent);
             let message = "an agent made no progress, its samples are issued again";
-            give_up_straggler(state, now, id, PushError::Overdue, message);
+            give_up_straggler(state, now, agent, PushError::Overdue, message);
         }
     }
 }
@@ -250,35 +257,37 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
     }
 
     fn update(&mut self, state: &mut State, now: Now, update: &mut Update) -> Result<(), PushError> {
-        if !self.outstanding.contains(&update.assignment.id) {
+        if !self.is_missing(&update.assignment) {
             return Err(PushError::RoundClosed);
         }
         if let Some(gradient) = &update.gradient {
             state.add_to_sum(gradient, update.report.samples)?;
         }
-        self.outstanding.remove(&update.assignment.id);
+        self.outstanding.remove(update.assignment.agent);
         if let Some(round) = &mut self.round {
             round.progress = now;
         }
         let version = state.model.version;
         let staleness = update.assignment.version.staleness_at(version);
         state.accept(&update.assignment, version, staleness);
-        let mut assignment = update.assignment.clone();
-        let (done, rest) = cut(std::mem::take(&mut assignment.spans), update.report.samples);
+        let (done, rest) = cut(std::mem::take(&mut update.assignment.spans), update.report.samples);
         state.cursor.give_back(&rest);
-        (assignment.samples, assignment.spans) = (samples_in(&done), done);
-        self.plan.accepted(assignment.agent, assignment.samples);
-        let record = step_record(&assignment, update, staleness, now);
+        let record = step_record(update, done, staleness, now);
+        self.plan.accepted(record.agent, record.samples);
         let (buffers, bytes) = (std::mem::take(&mut update.buffers), update.bytes);
-        self.updates.insert(assignment.agent, Contribution { assignment, buffers, record, bytes });
+        self.updates.insert(record.agent, Contribution { record, buffers, bytes });
         Ok(())
     }
 
     fn lost(&mut self, state: &mut State, now: Now, Lost { assignment, added, again }: Lost) {
-        let Assignment { agent, id, computation, .. } = assignment;
-        let local_batch = assignment.local_batch();
+        let Assignment { agent, computation, .. } = assignment;
+        let (local_batch, is_missing) = (assignment.local_batch(), self.is_missing(&assignment));
         state.give_back(assignment.spans);
-        if !self.outstanding.remove(&id) || self.round.is_none() {
+        if !is_missing {
+            return;
+        }
+        self.outstanding.remove(agent);
+        if self.round.is_none() {
             return;
         }
         if added {
@@ -287,12 +296,14 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
             let fits = state.batcher.batch_max(agent).unwrap_or(u32::MAX).min(local_batch);
             let samples = (assignment.samples / local_batch.max(1)).max(1).saturating_mul(fits);
             let order = Order { samples: samples.min(assignment.samples), which: Which::ReturnedFirst, computation };
-            self.outstanding.extend(state.issue(agent, order, now));
+            if let Some(id) = state.issue(agent, order, now) {
+                self.outstanding.insert(agent, id);
+            }
         }
     }
 
-    fn progress(&mut self, now: Now, assignment: AssignmentId) {
-        if let Some(round) = self.round.as_mut().filter(|_| self.outstanding.contains(&assignment)) {
+    fn progress(&mut self, now: Now, agent: AgentId) {
+        if let Some(round) = self.round.as_mut().filter(|_| self.outstanding.contains(agent)) {
             round.progress = now;
         }
     }
@@ -306,7 +317,7 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
 
     fn waiting(&self, state: &State) -> Option<Waiting> {
         let round = self.round.as_ref()?;
-        let open = state.ledger.all_open().filter(|assignment| self.outstanding.contains(&assignment.id));
+        let open = state.ledger.all_open().filter(|assignment| self.is_missing(assignment));
         Some(Waiting::Updates {
             agents: open.map(|assignment| state.members.name(assignment.agent)).collect(),
             accepted: self.updates.len() as u32,
@@ -321,12 +332,12 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
 
     fn abandon(&mut self, state: &mut State, why: &PushError) {
         self.round = None;
-        for id in std::mem::take(&mut self.outstanding) {
-            state.give_up(id, why.clone());
+        for (agent, _) in self.outstanding.drain() {
+            state.give_up(agent, why.clone());
         }
-        for (agent, Contribution { assignment, .. }) in std::mem::take(&mut self.updates) {
-            state.ledger.record(assignment.id, agent, Closed::Void(why.clone()));
-            state.give_back(assignment.spans);
+        for (agent, Contribution { record, .. }) in self.updates.drain() {
+            state.ledger.record(record.assignment, agent, Closed::Void(why.clone()));
+            state.give_back(record.spans);
         }
         state.clear_sum();
     }

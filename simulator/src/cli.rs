@@ -51,8 +51,9 @@ pub(crate) enum Command {
     ///
     ///   omnilearn-sim scale --agents 1000,3000,10000
     ///
-    /// BSP with dynamic batches over agents in the ratio 6:6:4:32 and with 5 % of noise, without
-    /// gradients. The slope says what each further thousand of agents costs for each round.
+    /// Dynamic batches over agents in the ratio 6:6:4:32 and with 5 % of noise, without gradients.
+    /// The slope says what each further thousand of agents costs for each round. In ASP as many
+    /// updates as there are agents are a round.
     #[command(verbatim_doc_comment)]
     Scale(Scale),
 }
@@ -64,6 +65,10 @@ pub(crate) struct Scale {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) agents: Vec<u32>,
 
+    /// Rule of synchronisation.
+    #[arg(long, value_enum, default_value = "bsp")]
+    pub(crate) mode: ScaleMode,
+
     /// Rounds of each size.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rounds: u64,
@@ -71,6 +76,15 @@ pub(crate) struct Scale {
     /// Print JSON on stdout.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a round is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScaleMode {
+    /// One step of all agents' gradients.
+    Bsp,
+    /// A step of each gradient.
+    Asp,
 }
 
 /// Whether gradients are computed.

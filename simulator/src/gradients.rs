@@ -8,7 +8,7 @@ use std::time::Duration;
 use omnilearn_agent::config::{AgentConfig, HubAddress};
 use omnilearn_agent::dataset::fetch::{HubFiles, Interrupted, Piece};
 use omnilearn_agent::device::{DeviceChoice, NoGpu};
-use omnilearn_agent::session::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece, Prepared};
+use omnilearn_agent::session::{Compute, ComputeError, ComputeFactory, Evaluation, ParameterPiece};
 use omnilearn_agent::trainer::TrainerFactory;
 use omnilearn_hub::PlanError;
 use omnilearn_hub::offline::{FrozenValues, OfflineJob};
@@ -19,24 +19,23 @@ use omnilearn_wire::layout::TensorShape;
 use omnilearn_wire::message::{Evaluate, JobOffer, Span, StepReport, Train};
 use omnilearn_wire::{Codec, Layout, Version};
 
+/// Most trainers at once. Each holds a model, and what its agent keeps for itself.
+const TRAINERS_MAX: usize = 64;
+
 /// Why nothing can be trained for real.
 #[derive(Debug, thiserror::Error)]
 pub enum RealError {
-    /// A buffer that each agent would keep for itself.
+    /// More agents than trainers fit, where each needs one of its own.
     #[error(
-        "buffer `{name}` of the kernel is kept by each agent for itself; one trainer computes for all virtual agents and would mix \
-         them: use --gradients none"
+        "each of {agents} agents keeps {what} for itself and needs a trainer of its own, and at most {TRAINERS_MAX} are made: use a \
+         smaller fleet, or --gradients none"
     )]
-    LocalBuffer {
-        /// The buffer.
-        name: String,
+    TooManyTrainers {
+        /// How many.
+        agents: usize,
+        /// What each keeps.
+        what: String,
     },
-    /// Parameters that each agent would keep for itself.
-    #[error(
-        "under elastic averaging each agent keeps parameters of its own; one trainer computes for all virtual agents and would mix \
-         them: use --gradients none"
-    )]
-    OwnParameters,
     /// The device.
     #[error(transparent)]
     Device(#[from] NoGpu),
@@ -59,22 +58,28 @@ pub trait Gradients {
     /// Whether parameters must be kept for agents until they have computed from them.
     fn needs_parameters(&self) -> bool;
 
-    /// Appends the stream of a gradient to `stream`, and reports loss and metrics. Timings are the simulation's.
+    /// Appends the stream of an agent's gradient to `stream`, and reports loss and metrics. Timings are the simulation's.
     ///
     /// # Errors
     /// What a real agent would report.
     fn gradient(
         &mut self,
+        agent: usize,
         work: &Train,
         parameters: Option<&Snapshot>,
         stream: &mut Vec<u8>,
     ) -> Result<StepReport, ComputeError>;
 
-    /// Evaluates a part of the test set.
+    /// Evaluates a part of the test set on an agent.
     ///
     /// # Errors
     /// What a real agent would report.
-    fn evaluate(&mut self, work: &Evaluate, parameters: Option<&Snapshot>) -> Result<Evaluation, ComputeError>;
+    fn evaluate(
+        &mut self,
+        agent: usize,
+        work: &Evaluate,
+        parameters: Option<&Snapshot>,
+    ) -> Result<Evaluation, ComputeError>;
 }
 
 /// No gradients: a model of one element that stays 0, so that the core does all of its work but the arithmetic.
@@ -98,6 +103,7 @@ impl Gradients for NoGradients {
 
     fn gradient(
         &mut self,
+        _agent: usize,
         work: &Train,
         _parameters: Option<&Snapshot>,
         stream: &mut Vec<u8>,
@@ -107,7 +113,12 @@ impl Gradients for NoGradients {
         Ok(StepReport { loss: 0.0, metric_sums: vec![0.0; self.metrics], timings: None, samples })
     }
 
-    fn evaluate(&mut self, work: &Evaluate, _parameters: Option<&Snapshot>) -> Result<Evaluation, ComputeError> {
+    fn evaluate(
+        &mut self,
+        _agent: usize,
+        work: &Evaluate,
+        _parameters: Option<&Snapshot>,
+    ) -> Result<Evaluation, ComputeError> {
         let samples = work.end.saturating_sub(work.start);
         Ok(Evaluation { samples, loss_sum: 0.0, metric_sums: vec![0.0; self.metrics] })
     }
@@ -150,49 +161,56 @@ impl HubFiles for NoHub {
     }
 }
 
-/// Real gradients, by the trainer of an agent on this machine's CPU. One trainer computes for all virtual agents, each time from
-/// the parameters that the agent in question holds.
+/// Real gradients, by the trainers of agents on this machine's CPU. One trainer computes for all virtual agents, each time from
+/// the parameters that the agent in question holds; but where agents keep something for themselves, each has its own.
 pub struct RealGradients<'a> {
     job: &'a OfflineJob,
-    compute: Box<dyn Compute>,
+    trainers: Vec<Trainer>,
     codec: Codec,
-    loaded: Option<Version>,
     piece: Vec<u8>,
 }
 
+struct Trainer {
+    compute: Box<dyn Compute>,
+    loaded: Option<Version>,
+}
+
 impl RealGradients<'_> {
-    /// Gets this machine ready for the job.
+    /// Gets this machine ready for the job on so many agents.
     ///
     /// # Errors
     /// [`RealError`]: what is missing, and what to do.
-    pub fn new(job: &OfflineJob, machine: Machine) -> Result<RealGradients<'_>, RealError> {
-        if matches!(job.config().mode, Mode::ElasticAveraging { .. }) {
-            return Err(RealError::OwnParameters);
-        }
-        let local = job.description().buffers.iter().find(|buffer| buffer.merge == Merge::KeepLocal);
-        if let Some(buffer) = local {
-            return Err(RealError::LocalBuffer { name: buffer.name.clone() });
-        }
+    pub fn new(job: &OfflineJob, machine: Machine, agents: usize) -> Result<RealGradients<'_>, RealError> {
+        let trainers = match kept(job) {
+            Some(what) if agents > TRAINERS_MAX => return Err(RealError::TooManyTrainers { agents, what }),
+            Some(_) => agents,
+            None => 1,
+        };
         let mut config = AgentConfig::new(HubAddress::nowhere());
         (config.data, config.threads, config.device) = (machine.data, machine.threads, DeviceChoice::Cpu);
         config.cache = machine.cache.unwrap_or(config.cache);
         let factory = TrainerFactory::new(&config)?;
-        // Virtual agents time themselves in virtual time.
         let frozen = job.frozen()?;
+        // Virtual agents time themselves in virtual time.
         let offer = JobOffer { calibration_batches: Vec::new(), ..job.offer(frozen.as_ref()) };
         let mut hub = NoHub { frozen, asked: VecDeque::new() };
-        let Prepared { compute, .. } =
-            factory.prepare(&offer, job.component(), &mut hub).map_err(RealError::Declined)?;
-        Ok(RealGradients { job, compute, codec: offer.codec, loaded: None, piece: Vec::new() })
+        let mut trainer = || {
+            let prepared = factory.prepare(&offer, job.component(), &mut hub).map_err(RealError::Declined)?;
+            Ok(Trainer { compute: prepared.compute, loaded: None })
+        };
+        let trainers = (0..trainers).map(|_| trainer()).collect::<Result<_, RealError>>()?;
+        Ok(RealGradients { job, trainers, codec: offer.codec, piece: Vec::new() })
     }
 
-    /// Hands the parameters to the trainer as they would arrive, unless it has them.
-    fn load(&mut self, parameters: Option<&Snapshot>) -> Result<(), ComputeError> {
-        let Some(parameters) = parameters.filter(|parameters| self.loaded != Some(parameters.version)) else {
-            return Ok(()); // work for other parameters is then refused by the trainer
+    /// An agent's trainer, with the parameters handed to it as they would arrive, unless it has them.
+    fn load(&mut self, agent: usize, parameters: Option<&Snapshot>) -> Result<&mut dyn Compute, ComputeError> {
+        let index = agent.min(self.trainers.len() - 1);
+        let Trainer { compute, loaded } = &mut self.trainers[index];
+        let Some(parameters) = parameters.filter(|parameters| *loaded != Some(parameters.version)) else {
+            return Ok(compute.as_mut()); // work for other parameters is then refused by the trainer
         };
-        self.loaded = None;
-        let total = self.compute.stream_bytes();
+        *loaded = None;
+        let total = compute.stream_bytes();
         let mut offset = 0;
         let blocks = parameters.parameters.iter().map(|block| (self.codec, &**block));
         let buffers = (!parameters.buffers.is_empty()).then_some((Codec::F32, &*parameters.buffers));
@@ -200,14 +218,23 @@ impl RealGradients<'_> {
             self.piece.clear();
             codec.encode_into(values, &mut self.piece);
             let piece = ParameterPiece { version: parameters.version, offset, total, bytes: &self.piece };
-            self.compute
+            compute
                 .take_parameters(piece)
                 .map_err(|message| ComputeError { failure: omnilearn_wire::message::Failure::Data, message })?;
             offset += self.piece.len() as u64;
         }
-        self.loaded = Some(parameters.version);
-        Ok(())
+        *loaded = Some(parameters.version);
+        Ok(compute.as_mut())
     }
+}
+
+/// What each agent of a job keeps for itself, if anything.
+fn kept(job: &OfflineJob) -> Option<String> {
+    if matches!(job.config().mode, Mode::ElasticAveraging { .. }) {
+        return Some("parameters".to_owned());
+    }
+    let local = job.description().buffers.iter().find(|buffer| buffer.merge == Merge::KeepLocal)?;
+    Some(format!("the buffer `{}`", local.name))
 }
 
 impl Gradients for RealGradients<'_> {
@@ -226,19 +253,23 @@ impl Gradients for RealGradients<'_> {
 
     fn gradient(
         &mut self,
+        agent: usize,
         work: &Train,
         parameters: Option<&Snapshot>,
         stream: &mut Vec<u8>,
     ) -> Result<StepReport, ComputeError> {
-        self.load(parameters)?;
-        self.compute.train(work, &mut |bytes| {
+        self.load(agent, parameters)?.train(work, &mut |bytes| {
             stream.extend_from_slice(bytes);
             ControlFlow::Continue(())
         })
     }
 
-    fn evaluate(&mut self, work: &Evaluate, parameters: Option<&Snapshot>) -> Result<Evaluation, ComputeError> {
-        self.load(parameters)?;
-        self.compute.evaluate(work)
+    fn evaluate(
+        &mut self,
+        agent: usize,
+        work: &Evaluate,
+        parameters: Option<&Snapshot>,
+    ) -> Result<Evaluation, ComputeError> {
+        self.load(agent, parameters)?.evaluate(work)
     }
 }

@@ -12,6 +12,7 @@ use clap::Parser;
 use omnilearn_datasets::Library;
 use omnilearn_hub::follow;
 use omnilearn_hub::view::{JobState, JobView, Progress as JobProgress};
+use omnilearn_hub_core::config::Mode;
 use omnilearn_hub_core::{Now, Record};
 use omnilearn_simulator::gradients::{Machine, NoGradients, RealGradients};
 use omnilearn_simulator::{Fleet, Gradients, Job, Observer, Outcome, Summary, fleet, job, scale, simulate};
@@ -81,7 +82,7 @@ fn run(arguments: &Run) -> anyhow::Result<()> {
     let mut gradients: Box<dyn Gradients + '_> = if real {
         let data = arguments.data.iter().cloned().chain(added).collect();
         let (cache, threads) = (arguments.cache.clone(), arguments.threads);
-        Box::new(RealGradients::new(&offline, Machine { data, cache, threads })?)
+        Box::new(RealGradients::new(&offline, Machine { data, cache, threads }, fleet.agents.len())?)
     } else {
         Box::new(NoGradients::default())
     };
@@ -126,7 +127,11 @@ fn measure_scale(arguments: &cli::Scale) -> anyhow::Result<()> {
     if !arguments.json {
         print("    agents  rounds  core CPU ms/round  ms/1,000 agents and round  simulated in\n")?;
     }
-    let scale = scale::scale(&arguments.agents, arguments.rounds, |size| {
+    let mode = match arguments.mode {
+        cli::ScaleMode::Bsp => Mode::Bsp,
+        cli::ScaleMode::Asp => Mode::Asp { staleness_max: None, damping: false },
+    };
+    let scale = scale::scale(mode, &arguments.agents, arguments.rounds, |size| {
         let line = format!(
             "{:>10}  {:>6}  {:>17.3}  {:>25.3}  {:>10.1} s\n",
             size.agents,

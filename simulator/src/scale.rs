@@ -1,4 +1,5 @@
-//! What a round costs the hub's core, over fleets of several sizes: BSP without gradients, where it has most to do at once.
+//! What a round costs the hub's core, over fleets of several sizes, without gradients: in BSP, or in ASP as many updates as there are
+//! agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +17,6 @@ use crate::fleet::{AgentSpec, Fleet};
 use crate::gradients::NoGradients;
 use crate::job::Job;
 use crate::simulation::{SimulationError, Unwatched, simulate};
-use crate::summary::Summary;
 
 /// Mean local batch.
 const BATCH: u32 = 16;
@@ -100,17 +100,21 @@ pub fn fleet(agents: u32) -> Fleet {
 ///
 /// # Errors
 /// [`SimulationError`].
-pub fn scale(agents: &[u32], rounds: u64, mut done: impl FnMut(&Size)) -> Result<Scale, SimulationError> {
+pub fn scale(mode: Mode, agents: &[u32], rounds: u64, mut done: impl FnMut(&Size)) -> Result<Scale, SimulationError> {
     let mut sizes = Vec::new();
     for &agents in agents {
-        let (fleet, job) = (fleet(agents), job(agents, rounds, "dynamic", dynamic()));
+        let (fleet, mut job) = (fleet(agents), job(agents, rounds, "dynamic", dynamic()));
+        job.config.mode = mode;
+        if mode != Mode::Bsp {
+            job.config.stop.steps = Some(rounds * u64::from(agents)); // of one update each
+        }
         let outcome = simulate(&fleet, &job, &mut NoGradients::default(), &mut Unwatched)?;
-        let summary = Summary::new(&job, &fleet, &outcome, false);
+        let core_cpu_ms_per_round = outcome.core_cpu_s * 1e3 / rounds as f64;
         let size = Size {
             agents,
-            rounds: summary.rounds,
-            core_cpu_ms_per_round: summary.core_cpu_ms_per_round.unwrap_or(0.0),
-            core_cpu_ms_per_1000_agents_and_round: summary.core_cpu_ms_per_1000_agents_and_round.unwrap_or(0.0),
+            rounds,
+            core_cpu_ms_per_round,
+            core_cpu_ms_per_1000_agents_and_round: core_cpu_ms_per_round / f64::from(agents) * 1e3,
             wall_s: outcome.wall_s,
         };
         done(&size);
@@ -161,15 +165,17 @@ mod tests {
     #[test]
     fn a_round_does_not_cost_the_square_of_its_agents() {
         // Thirty-two times the agents: an agent may cost a few times as much, for caches, but not thirty times.
-        let scale = scale(&[200, 6400], 5, |_| ()).unwrap();
-        let [small, large] = [0, 1].map(|size| scale.sizes[size].core_cpu_ms_per_1000_agents_and_round);
-        assert!(large < 10.0 * small, "{scale:?}");
+        for mode in [Mode::Bsp, Mode::Asp { staleness_max: None, damping: false }, Mode::Ssp { lead_max: 3 }] {
+            let scale = scale(mode, &[200, 6400], 5, |_| ()).unwrap();
+            let [small, large] = [0, 1].map(|size| scale.sizes[size].core_cpu_ms_per_1000_agents_and_round);
+            assert!(large < 10.0 * small, "{mode:?}: {scale:?}");
+        }
     }
 
     #[test]
     fn a_small_fleet_is_measured_at_each_size() {
         let mut seen = Vec::new();
-        let scale = scale(&[8, 16], 20, |size| seen.push(size.agents)).unwrap();
+        let scale = scale(Mode::Bsp, &[8, 16], 20, |size| seen.push(size.agents)).unwrap();
         assert_eq!(seen, [8, 16]);
         assert!(scale.sizes.iter().all(|size| size.rounds == 20 && size.core_cpu_ms_per_round > 0.0), "{scale:?}");
     }

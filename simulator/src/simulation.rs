@@ -563,7 +563,7 @@ impl Simulation<'_> {
         self.tally.bytes_up += self.job.stream_bytes;
         let mut stream = std::mem::take(&mut self.stream);
         stream.clear();
-        let computed = self.gradients.gradient(&train, parameters.as_ref(), &mut stream);
+        let computed = self.gradients.gradient(index, &train, parameters.as_ref(), &mut stream);
         drop(parameters); // before the core steps, so that it need not copy what nobody holds any more
         let (now, agent, version) = (self.now, AgentId(index as u32), train.version);
         let actions = match computed {
@@ -596,7 +596,7 @@ impl Simulation<'_> {
         agent.idle_since = Some(now);
         let Work { task: Task::Evaluate(evaluate), parameters, cancelled: false, .. } = work else { return Ok(()) };
         let agent = AgentId(index as u32);
-        match self.gradients.evaluate(&evaluate, parameters.as_ref()) {
+        match self.gradients.evaluate(index, &evaluate, parameters.as_ref()) {
             Ok(evaluation) => self.tell(Event::Evaluated {
                 agent,
                 assignment,

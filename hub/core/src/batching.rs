@@ -199,6 +199,16 @@ impl Batcher {
         self.present.iter().filter_map(pinned).filter(move |_| several)
     }
 
+    /// Whether what agents can take has changed since the split.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.outdated.is_some()
+    }
+
+    /// How many agents have a batch.
+    pub(crate) fn agents(&self) -> usize {
+        self.present.len()
+    }
+
     /// Brings the split up to date for these agents. Returns why, if it changed.
     pub(crate) fn update(&mut self, active: Vec<AgentId>) -> Option<String> {
         let gone = first_without(&self.active, &active).map(|agent| format!("agent {agent} left"));

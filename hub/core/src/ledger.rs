@@ -53,6 +53,8 @@ pub(crate) struct Ledger {
     issued: u64,
     /// An agent has one at a time.
     open: AgentMap<Assignment>,
+    /// None of the open ones last made progress before this.
+    progress: Now,
     /// In the order of their ends. Each update ends one, while few are ever looked for, so there is no index to keep.
     closed: VecDeque<(AssignmentId, AgentId, Closed)>,
 }
@@ -70,6 +72,9 @@ impl Ledger {
     }
 
     pub(crate) fn open(&mut self, assignment: Assignment) {
+        if self.open.is_empty() {
+            self.progress = assignment.progress;
+        }
         self.open.insert(assignment.agent, assignment);
     }
 
@@ -80,6 +85,23 @@ impl Ledger {
 
     pub(crate) fn all_open(&self) -> impl Iterator<Item = &Assignment> {
         self.open.values()
+    }
+
+    /// When an open assignment last made progress, or earlier: exactly is known only to [`Ledger::without_progress`].
+    pub(crate) fn first_progress(&self) -> Option<Now> {
+        (!self.open.is_empty()).then_some(self.progress)
+    }
+
+    /// Agents whose assignments have made no progress since this time. It looks at every agent only where there may be such.
+    pub(crate) fn without_progress(&mut self, since: Now) -> Vec<AgentId> {
+        if since < self.progress {
+            return Vec::new();
+        }
+        let (late, others): (Vec<&Assignment>, Vec<&Assignment>) =
+            self.open.values().partition(|assignment| assignment.progress <= since);
+        let late = late.iter().map(|assignment| assignment.agent).collect();
+        self.progress = others.iter().map(|assignment| assignment.progress).min().unwrap_or(since);
+        late
     }
 
     /// Ends an agent's open assignment.

@@ -35,14 +35,14 @@ struct Bench {
 }
 
 #[derive(Debug)]
-pub(crate) struct Member {
-    pub(crate) name: String,
+struct Member {
+    name: String,
     machine: Machine,
     connected: bool,
     unfit: Option<String>,
-    pub(crate) work: Work,
+    work: Work,
     /// Parameters that the agent has, or that are on their way to it.
-    pub(crate) held: Option<Version>,
+    held: Option<Version>,
     /// The last assignment that was issued to anybody before the agent came.
     since: AssignmentId,
     failures: u32,
@@ -104,6 +104,12 @@ pub(crate) struct Members {
     fit: usize,
     /// Those with a bench.
     benched: BTreeSet<AgentId>,
+    /// Those fit without work, but for those put aside.
+    idle: BTreeSet<AgentId>,
+    /// Those fit without work who are not to get any for now.
+    aside: BTreeSet<AgentId>,
+    /// Counts what changes which agents can be given work.
+    changes: u64,
 }
 
 impl Members {
@@ -133,8 +139,10 @@ impl Members {
         self.connected += usize::from(!member.connected);
         self.fit -= usize::from(member.is_fit());
         (member.name, member.machine, member.unfit) = (name, machine, unfit);
-        (member.connected, member.work, member.held, member.since) = (true, Work::Idle, None, since);
+        (member.connected, member.held, member.since) = (true, None, since);
         self.fit += usize::from(member.is_fit());
+        self.changes += 1;
+        self.set_work(agent, Work::Idle);
         self.caught_up(agent);
     }
 
@@ -145,11 +153,15 @@ impl Members {
         self.fit -= usize::from(member.is_fit());
         member.connected = false;
         member.held = None;
-        Some(std::mem::replace(&mut member.work, Work::Idle))
+        let work = member.work;
+        self.changes += 1;
+        self.set_work(agent, Work::Idle);
+        Some(work)
     }
 
-    pub(crate) fn get_mut(&mut self, agent: AgentId) -> Option<&mut Member> {
-        self.members.get_mut(agent)
+    /// What changes which agents can be given work, counted.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub(crate) fn name(&self, agent: AgentId) -> (AgentId, String) {
@@ -177,8 +189,34 @@ impl Members {
 
     /// Those that can be given work and have none.
     pub(crate) fn idle(&self, now: Now) -> Vec<AgentId> {
-        let idle = self.members.iter().filter(|(_, member)| member.is_available(now) && member.work == Work::Idle);
-        idle.map(|(agent, _)| agent).collect()
+        self.idle.union(&self.aside).copied().filter(|&agent| self.is_available(agent, now)).collect()
+    }
+
+    /// The same without those put aside.
+    pub(crate) fn next_idle(&self, now: Now) -> Vec<AgentId> {
+        self.idle.iter().copied().filter(|&agent| self.is_available(agent, now)).collect()
+    }
+
+    /// An idle agent is not to be looked at until [`Members::bring_back`].
+    pub(crate) fn put_aside(&mut self, agent: AgentId) {
+        if self.idle.remove(&agent) {
+            self.aside.insert(agent);
+        }
+    }
+
+    pub(crate) fn bring_back(&mut self) {
+        self.idle.append(&mut self.aside);
+    }
+
+    /// Whether the agent has no work.
+    pub(crate) fn is_idle(&self, agent: AgentId) -> bool {
+        self.members.get(agent).is_some_and(|member| member.work == Work::Idle)
+    }
+
+    /// An agent begins work on parameters. Returns whether it has them already.
+    pub(crate) fn begin(&mut self, agent: AgentId, work: Work, version: Version) -> bool {
+        self.set_work(agent, work);
+        self.members.get_mut(agent).is_some_and(|member| member.held.replace(version) == Some(version))
     }
 
     /// Whether the agent is here, and was when the assignment was issued.
@@ -187,9 +225,13 @@ impl Members {
     }
 
     pub(crate) fn set_work(&mut self, agent: AgentId, work: Work) {
-        if let Some(member) = self.members.get_mut(agent) {
-            member.work = work;
-        }
+        let Some(member) = self.members.get_mut(agent) else { return };
+        member.work = work;
+        self.aside.remove(&agent);
+        match member.is_fit() && work == Work::Idle {
+            true => self.idle.insert(agent),
+            false => self.idle.remove(&agent),
+        };
     }
 
     /// Counts a failure. Returns until when the agent gets no work, if it has failed too often in a row.
@@ -202,6 +244,7 @@ impl Members {
         let reason = format!("failed {FAILURES_MAX} times in a row, last: {reason}");
         member.benched(now, (COOL_DOWN, COOL_DOWN_MAX), member.benched_times, reason, false);
         self.benched.insert(agent);
+        self.changes += 1;
         member.failures = 0;
         member.benched_times += 1;
         member.bench.as_ref().map(|bench| bench.until)
@@ -213,6 +256,7 @@ impl Members {
             let reason = "missed a deadline".to_owned();
             member.benched(now, (deadline, deadline.saturating_mul(32)), member.missed_times, reason, true);
             self.benched.insert(agent);
+            self.changes += 1;
             member.missed_times += 1;
         }
     }
@@ -224,6 +268,7 @@ impl Members {
         {
             member.bench = None;
             self.benched.remove(&agent);
+            self.changes += 1;
         }
     }
 
@@ -266,14 +311,14 @@ impl Members {
         }
     }
 
-    /// Ends benches that are over. Returns whether there were any.
-    pub(crate) fn unbench(&mut self, now: Now) -> bool {
+    /// Ends benches that are over.
+    pub(crate) fn unbench(&mut self, now: Now) {
         let over = |bench: &Bench| bench.until <= now;
-        let Members { members, benched, .. } = self;
+        let Members { members, benched, changes, .. } = self;
         let ended = benched.extract_if(.., |agent| {
             members.get_mut(*agent).is_none_or(|member| member.bench.take_if(|bench| over(bench)).is_some())
         });
-        ended.count() > 0
+        *changes += ended.count() as u64;
     }
 
     /// When the next bench is over.

@@ -183,13 +183,15 @@ impl State {
     /// Gives an agent without work an update to compute.
     pub(crate) fn issue(&mut self, agent: AgentId, order: Order, now: Now) -> Option<AssignmentId> {
         let Order { samples, which, computation } = order;
-        let member = self.members.get_mut(agent).filter(|member| member.work == Work::Idle)?;
+        if !self.members.is_idle(agent) {
+            return None;
+        }
         let spans = self.cursor.take(agent, samples, which);
         let first = spans.first()?;
         let id = self.ledger.next_id();
         let version = self.model.version;
-        let parameters = (member.held != Some(version)).then(|| self.model.clone());
-        (member.held, member.work) = (Some(version), Work::Train);
+        let has_parameters = self.members.begin(agent, Work::Train, version);
+        let parameters = (!has_parameters).then(|| self.model.clone());
         if !self.started {
             self.started = true;
             self.clock.set_pace(now, 1.0);

@@ -108,16 +108,14 @@ fn local_steps(state: &State, local: Local, steps: u32, elastic: Option<f32>) ->
 }
 
 /// Agents whose assignments have made no progress for the deadline.
-fn overdue(state: &State, now: Now) -> Vec<AgentId> {
-    let deadline = state.config.round_deadline;
-    let overdue = state.ledger.all_open().filter(|assignment| now >= assignment.progress + deadline);
-    overdue.map(|assignment| assignment.agent).collect()
+fn overdue(state: &mut State, now: Now) -> Vec<AgentId> {
+    let since = now.checked_sub(state.config.round_deadline);
+    since.map(|since| state.ledger.without_progress(since)).unwrap_or_default()
 }
 
-/// When the first of them will be.
+/// When there may be one.
 fn first_overdue(state: &State) -> Option<Now> {
-    let progress = state.ledger.all_open().map(|assignment| assignment.progress).min()?;
-    Some(progress + state.config.round_deadline)
+    Some(state.ledger.first_progress()? + state.config.round_deadline)
 }
 
 /// Gives up an assignment whose agent missed a deadline, and the agent rests. Returns whether a part of it is in the sum.

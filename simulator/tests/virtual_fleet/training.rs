@@ -37,10 +37,18 @@ fn run_of(
         component.display().to_string(),
         fleet.agents.len(),
     );
-    let offline =
-        OfflineJob::plan(&text, Path::new(""), &Library::at(Path::new(""))).unwrap_or_else(|error| panic!("{error}"));
+    train(fleet, &text)
+}
+
+fn plan(text: &str) -> OfflineJob {
+    OfflineJob::plan(text, Path::new(""), &Library::at(Path::new(""))).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Trains a job file's text.
+fn train(fleet: &Fleet, text: &str) -> Option<(Summary, Outcome, Records)> {
+    let offline = plan(text);
     let job = Job::new(&offline);
-    let mut gradients = match RealGradients::new(&offline, Machine::default()) {
+    let mut gradients = match RealGradients::new(&offline, Machine::default(), fleet.agents.len()) {
         Ok(gradients) => gradients,
         Err(error) if error.to_string().contains("is in none of") => {
             println!("skipped: {error}");
@@ -115,4 +123,40 @@ fn frozen_parameters_are_no_part_of_a_stream_and_the_others_learn() {
     assert_eq!(elements(&whole) - elements(&outcome), convolutions);
     let losses = losses(&records);
     assert!(losses[29] < losses[0], "{losses:?}");
+}
+
+/// Agents make local steps, and the hub takes over what they give.
+fn elastic(lenet: &Path) -> String {
+    format!(
+        "dataset = \"fashion-mnist\"\nkernel.path = {:?}\n[training]\nmode = \"elastic_averaging\"\nglobal_batch = 64\n\
+         [elastic_averaging]\nlocal_steps = 4\nlearning_rate = 0.05\n[optimizer]\nlearning_rate = 1.0\nmomentum = 0.0\n\
+         [stop]\nsteps = 80\n",
+        lenet.display().to_string()
+    )
+}
+
+#[test]
+fn under_elastic_averaging_each_agent_keeps_parameters_of_its_own() {
+    let Some(lenet) = component("lenet") else { return };
+    let fleet = fleet(&[60.0, 120.0]);
+    let Some((summary, outcome, records)) = train(&fleet, &elastic(&lenet)) else { return };
+    let Some((_, again, _)) = train(&fleet, &elastic(&lenet)) else { return };
+    assert_eq!(outcome.parameters, again.parameters);
+    for agent in [0, 1] {
+        let steps = records.steps().filter(|step| step.agent.0 == agent);
+        let losses: Vec<f64> = steps.map(|step| f64::from(step.loss)).collect();
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        let quarter = losses.len() / 4;
+        let (first, last) = (mean(&losses[..quarter]), mean(&losses[losses.len() - quarter..]));
+        assert!(last < 0.8 * first, "agent {agent}: {losses:?}");
+    }
+    assert!(summary.accuracy.is_some_and(|accuracy| accuracy > 0.3), "{summary:?}");
+}
+
+#[test]
+fn a_fleet_that_needs_more_trainers_than_fit_is_told_so() {
+    let Some(lenet) = component("lenet") else { return };
+    let offline = plan(&elastic(&lenet));
+    let Err(error) = RealGradients::new(&offline, Machine::default(), 500) else { panic!("500 trainers were made") };
+    assert!(error.to_string().contains("each of 500 agents keeps parameters"), "{error}");
 }

@@ -122,7 +122,13 @@ impl Policy for Deadline {
         if !self.is_settled(present) {
             return None;
         }
-        let lines: Vec<Line> = present.iter().map(|place| self.line(place.agent)).collect::<Option<_>>()?;
+        // What changes several agents at once is not to move samples to those where it is noticed last.
+        let any_changed = present.iter().any(|place| self.agents.get(place.agent).is_some_and(|it| it.changed));
+        let line = |place: &Place| {
+            let fit = &self.agents.get(place.agent)?.fit;
+            if any_changed { fit.suspected() } else { fit.line() }
+        };
+        let lines: Vec<Line> = present.iter().map(line).collect::<Option<_>>()?;
         let speed = |line: &Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
         let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, speed(line))).collect();
         let targets = approach(present, &apportion::targets(total, &shares).ok()?, self.gain);

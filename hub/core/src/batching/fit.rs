@@ -8,7 +8,7 @@ use omnilearn_wire::message::CalibrationPoint;
 
 /// Relative deviation of a step before any are known; the least that changes are measured by; and the least that a step is known to.
 const DEVIATION_FIRST: f64 = 0.1;
-const DEVIATION_MIN: f64 = 0.03;
+const DEVIATION_MIN: f64 = 0.08;
 const STEP_DEVIATION_MIN: f64 = 1e-3;
 /// Part of a new deviation in the usual one, and the largest one that counts, in usual ones: a change of speed is no noise.
 const DEVIATION_GAIN: f64 = 0.04;
@@ -17,10 +17,12 @@ const DEVIATION_CLIP: f64 = 2.0;
 const ABSOLUTE_PER_STANDARD: f64 = 0.8;
 /// About how many steps the speed is a mean over.
 const WINDOW_STEPS: f64 = 64.0;
-/// How far o, and the part that grows with the batch, may be from what calibration says, or without it from a line through the
-/// origin, as parts of the first step's time. o has the communication in it, which calibration does not see.
-const OFFSET_SPREAD: f64 = 1.0;
-const SLOPE_SPREAD: f64 = 0.25;
+/// A calibration that is off by more than this factor says nothing of training.
+const CALIBRATION_RATIO: f64 = 2.0;
+/// How far the speed may be from what calibration says, and o in relation to it: a part of the first step's time. Without calibration
+/// the line goes through the origin.
+const FIRST_SCALE_SPREAD: f64 = 0.5;
+const FIRST_SHAPE_SPREAD: f64 = 0.15;
 /// How far o and 1/X together may be from their relation before, after a change of speed.
 const CHANGED_SHAPE_SPREAD: f64 = 0.1;
 /// A step counts for at most so many standard deviations of what was expected, so that one hiccup does not move a mean.
@@ -40,6 +42,8 @@ const CHANGE_SPAN_S: f64 = 0.15;
 const EVEN_DEVIATION: f64 = 0.1;
 const EVEN_KNOWN_STEPS: u32 = 16;
 const EVEN_STEPS: u32 = 5;
+/// Largest part of a step's time that an adjustment takes for overhead. Where it is more, the next ones go the rest of the way.
+const OFFSET_SHARE_MAX: f64 = 0.3;
 /// Least part of a step's time that grows with the batch.
 const SLOPE_SHARE_MIN: f64 = 0.05;
 
@@ -71,6 +75,16 @@ impl Belief {
     /// A line, known exactly.
     fn certain(line: Line) -> Belief {
         Belief { line, offset_variance: 0.0, covariance: 0.0, slope_variance: 0.0 }
+    }
+
+    /// What a first step adds to calibration.
+    fn first(calibration: Option<Line>, batch: f64, seconds: f64) -> Belief {
+        let is_near = |line: &Line| (1.0 / CALIBRATION_RATIO..=CALIBRATION_RATIO).contains(&(seconds / line.at(batch)));
+        let origin = Line { offset_s: 0.0, slope_s: seconds / batch };
+        let mut belief = Belief::certain(calibration.filter(is_near).unwrap_or(origin));
+        belief.spread_scale(FIRST_SCALE_SPREAD);
+        belief.spread_shape(batch, FIRST_SHAPE_SPREAD);
+        belief
     }
 
     /// All times so many times as long.
@@ -106,6 +120,17 @@ impl Belief {
     /// Variance of the time at a batch.
     fn variance(&self, batch: f64) -> f64 {
         (self.offset_variance + batch * (2.0 * self.covariance + batch * self.slope_variance)).max(0.0)
+    }
+
+    /// The line with as little overhead as may well be, through the same time at a batch. What is not known of o must not move a batch
+    /// far: an agent that only seems to be all overhead would get next to nothing.
+    fn cautious(&self, batch: f64) -> Line {
+        let variance = self.variance(batch);
+        let joint = self.offset_variance + batch * self.covariance;
+        let explained = if variance > 0.0 { joint * joint / variance } else { 0.0 };
+        let unknown_s = (self.offset_variance - explained).max(0.0).sqrt();
+        let offset_s = (self.line.offset_s - unknown_s).clamp(0.0, OFFSET_SHARE_MAX * self.line.at(batch));
+        Line { offset_s, slope_s: (self.line.at(batch) - offset_s) / batch }
     }
 
     /// Takes in a time at a batch, itself known to within a standard deviation. It counts as at most [`OUTLIER`] standard deviations off.
@@ -183,9 +208,18 @@ impl Fit {
         self.steps
     }
 
-    /// The line, from steps if there were any, else from calibration.
+    /// The line to go by, from steps if there were any, else from calibration.
     pub(crate) fn line(&self) -> Option<Line> {
-        self.belief.map(|belief| belief.line)
+        let belief = self.belief?;
+        Some(if self.steps == 0 { belief.line } else { belief.cautious(self.batch) })
+    }
+
+    /// The same where steps that may be the beginning of a change are taken for one.
+    pub(crate) fn suspected(&self) -> Option<Line> {
+        let doubtful = [self.slower, self.faster].into_iter().find(|run| run.score > DOUBT);
+        let Some(run) = doubtful else { return self.line() };
+        let belief = self.belief?;
+        Some(belief.stretched(run.seconds / f64::from(run.steps) / belief.line.at(self.batch)).cautious(self.batch))
     }
 
     /// Relative standard error of what is expected at the present batch.
@@ -207,12 +241,10 @@ impl Fit {
             self.batch = batch;
             (self.slower, self.faster) = (Run::default(), Run::default());
         }
-        let mut belief = self.belief.unwrap_or(Belief::certain(Line { offset_s: 0.0, slope_s: seconds / batch }));
-        if self.steps == 1 {
-            let first_s = belief.line.at(batch).max(seconds);
-            belief.spread(OFFSET_SPREAD * first_s, 0.0);
-            belief.spread(0.0, SLOPE_SPREAD * first_s / batch);
-        }
+        let mut belief = match self.belief {
+            Some(belief) if self.steps > 1 => belief,
+            calibration => Belief::first(calibration.map(|belief| belief.line), batch, seconds),
+        };
         belief.spread_scale(self.deviation / WINDOW_STEPS);
         let expected_s = belief.line.at(batch);
         let deviation = self.deviation.max(DEVIATION_MIN);
@@ -291,13 +323,18 @@ mod tests {
     }
 
     #[test]
-    fn calibration_gives_the_slope_and_training_the_offset() {
-        let points = [8, 32].map(|samples| CalibrationPoint { samples, step_s: 0.01 + 0.002 * f64::from(samples) });
+    fn calibration_gives_the_overhead_and_training_the_speed_unless_they_have_nothing_in_common() {
+        let points = [8, 32].map(|samples| CalibrationPoint { samples, step_s: 0.1 + 0.002 * f64::from(samples) });
         let mut fit = Fit::new(&points);
-        observe(&mut fit, 64, 0.05 + 0.002 * 64.0, 5); // 0.04 of communication
-        let line = fit.line().unwrap();
-        close(line.slope_s, 0.002, 0.03);
-        close(line.at(64.0), 0.178, 1e-3);
+        close(fit.line().unwrap().offset_s, 0.1, 1e-6);
+        observe(&mut fit, 64, 1.2 * 0.228, 5);
+        let belief = fit.belief.unwrap().line;
+        close(belief.at(64.0), 1.2 * 0.228, 0.01);
+        close(belief.offset_s, 1.2 * 0.1, 0.05);
+
+        let mut fit = Fit::new(&points);
+        observe(&mut fit, 64, 3.0 * 0.228, 5);
+        close(fit.line().unwrap().slope_s, 3.0 * 0.228 / 64.0, 0.01);
     }
 
     #[test]
@@ -317,7 +354,6 @@ mod tests {
         observe(&mut fit, 32, 0.02 + 0.064, 10);
         assert!(!fit.observe(32, 0.168) && !fit.observe(32, 0.168) && fit.observe(32, 0.168));
         close(fit.line().unwrap().at(32.0), 0.168, 1e-9);
-        close(fit.line().unwrap().slope_s, 0.004, 0.05);
         assert_eq!(fit.steps(), 3);
     }
 

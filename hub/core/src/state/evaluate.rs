@@ -79,11 +79,10 @@ impl State {
         }
         for agent in idle {
             let Some(part) = evaluation.next(agent) else { continue };
-            let Some(member) = self.members.get_mut(agent) else { continue };
             let id = self.ledger.next_id();
             let version = evaluation.snapshot.version;
-            let parameters = (member.held != Some(version)).then(|| evaluation.snapshot.clone());
-            (member.held, member.work) = (Some(version), Work::Evaluate);
+            let has_parameters = self.members.begin(agent, Work::Evaluate, version);
+            let parameters = (!has_parameters).then(|| evaluation.snapshot.clone());
             evaluation.issued(id, agent, part, now);
             let work = Evaluate {
                 job: self.config.job,

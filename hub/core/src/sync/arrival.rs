@@ -74,27 +74,58 @@ pub(super) struct Arrivals<P> {
     /// Agents whose last update was too old. They do not get samples that were given back, which may be their own: others are
     /// more likely to bring those home.
     stale: BTreeSet<AgentId>,
-    /// Agents without work because they are too far ahead.
+    /// Agents without work because they are too far ahead, and of whom.
     ahead: u32,
+    slowest: u64,
+    /// Updates since batches were looked at, and what had changed who can be given work by then.
+    updates: usize,
+    changes: Option<u64>,
 }
 
 impl<P: ArrivalPlan> Arrivals<P> {
     pub(super) fn new(plan: P) -> Arrivals<P> {
-        Arrivals { plan, clocks: Clocks::default(), stale: BTreeSet::new(), ahead: 0 }
+        Arrivals {
+            plan,
+            clocks: Clocks::default(),
+            stale: BTreeSet::new(),
+            ahead: 0,
+            slowest: 0,
+            updates: 0,
+            changes: None,
+        }
+    }
+
+    /// Brings batches up to date, once all agents together may have been heard of: a look at every agent after every update would
+    /// make what a fleet does in a second cost the square of its agents.
+    fn update_batches(&mut self, state: &mut State, now: Now) {
+        let changes = Some(state.members.changes());
+        if self.changes == changes && self.updates < state.batcher.agents() && !state.batcher.is_outdated() {
+            return;
+        }
+        (self.changes, self.updates) = (changes, 0);
+        state.update_batches(now);
+        let agents: Vec<AgentId> = state.batcher.batches().into_iter().map(|(agent, _)| agent).collect();
+        self.clocks.follow(&agents);
+        self.bring_back(state);
+    }
+
+    /// Those who could not begin are looked at again.
+    fn bring_back(&mut self, state: &mut State) {
+        (self.ahead, self.slowest) = (0, self.clocks.slowest());
+        state.members.bring_back();
     }
 
     /// Work for those without, where they may begin.
     fn give_out(&mut self, state: &mut State, now: Now) {
-        let batches = state.batcher.batches();
-        self.clocks.follow(&batches.iter().map(|&(agent, _)| agent).collect::<Vec<_>>());
-        self.ahead = 0;
-        for agent in state.members.idle(now) {
+        if self.slowest != self.clocks.slowest() {
+            self.bring_back(state);
+        }
+        for agent in state.members.next_idle(now) {
             let batch = state.batcher.batch(agent);
-            if batch == 0 {
-                continue;
-            }
-            if self.plan.lead_max().is_some_and(|lead_max| !self.clocks.may_begin(agent, lead_max)) {
-                self.ahead += 1;
+            let is_ahead = self.plan.lead_max().is_some_and(|lead_max| !self.clocks.may_begin(agent, lead_max));
+            if batch == 0 || is_ahead {
+                state.members.put_aside(agent);
+                self.ahead += u32::from(batch > 0);
                 continue;
             }
             let order = self.plan.order(state, batch);
@@ -120,7 +151,7 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
         if state.is_over() || state.evaluate_in_passing(now) || !state.may_start(now) {
             return;
         }
-        state.update_batches(now);
+        self.update_batches(state, now);
         self.give_out(state, now);
     }
 
@@ -136,7 +167,7 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
         let gradient = update.gradient.as_ref().ok_or(PushError::RoundClosed)?;
         let samples = update.assignment.samples;
         let global_batch = state.batcher.effective_global_batch();
-        let agents = state.batcher.batches().len().max(1);
+        let agents = state.batcher.agents().max(1);
         let factor = self.plan.coefficient(Arrival { samples, global_batch, agents, staleness }) as f32;
         let parameter_bytes = state.stream.parameter_bytes as usize;
         let scaled = Scaled::new(state.config.codec, &gradient[..parameter_bytes], factor)
@@ -151,6 +182,7 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
         state.cursor.commit(&update.assignment.spans);
         self.stale.remove(&agent);
         self.clocks.tick(agent);
+        self.updates += 1;
         let spans = std::mem::take(&mut update.assignment.spans);
         let mut record = step_record(update, spans, staleness, now);
         record.version = version;

@@ -1,5 +1,7 @@
 //! How far each agent is: the clocks of stale-synchronous rules.
 
+use std::collections::BTreeMap;
+
 use omnilearn_wire::AgentId;
 
 use crate::agents::AgentMap;
@@ -7,38 +9,53 @@ use crate::agents::AgentMap;
 /// Updates of each agent that counted. An agent that comes, or comes back, begins where the slowest is, so that nobody waits
 /// for it to catch up.
 #[derive(Debug, Default)]
-pub(super) struct Clocks(AgentMap<u64>);
+pub(super) struct Clocks {
+    clocks: AgentMap<u64>,
+    /// How many agents have each clock.
+    counts: BTreeMap<u64, usize>,
+}
 
 impl Clocks {
     /// Brings the clocks up to date for the agents that take part, in order.
     pub(super) fn follow(&mut self, agents: &[AgentId]) {
-        self.0.retain(|agent, _| agents.binary_search(&agent).is_ok());
-        let slowest = self.slowest();
+        self.clocks.retain(|agent, _| agents.binary_search(&agent).is_ok());
+        let slowest = self.clocks.values().min().copied().unwrap_or(0);
         for &agent in agents {
-            self.0.get_or_insert_with(agent, || slowest);
+            self.clocks.get_or_insert_with(agent, || slowest);
+        }
+        self.counts.clear();
+        for &clock in self.clocks.values() {
+            *self.counts.entry(clock).or_default() += 1;
         }
     }
 
     /// An update of the agent counted.
     pub(super) fn tick(&mut self, agent: AgentId) {
-        if let Some(clock) = self.0.get_mut(agent) {
-            *clock += 1;
+        let Some(clock) = self.clocks.get_mut(agent) else { return };
+        if let Some(count) = self.counts.get_mut(clock) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(clock);
+            }
         }
+        *clock += 1;
+        *self.counts.entry(*clock).or_default() += 1;
     }
 
-    fn slowest(&self) -> u64 {
-        self.0.values().min().copied().unwrap_or(0)
+    /// That of the agents furthest behind.
+    pub(super) fn slowest(&self) -> u64 {
+        self.counts.first_key_value().map_or(0, |(&clock, _)| clock)
     }
 
     /// Whether an agent is so little ahead of the slowest that it may begin.
     pub(super) fn may_begin(&self, agent: AgentId, lead_max: u64) -> bool {
-        self.0.get(agent).is_some_and(|clock| clock - self.slowest() <= lead_max)
+        self.clocks.get(agent).is_some_and(|clock| clock - self.slowest() <= lead_max)
     }
 
     /// The agents that are furthest behind.
     pub(super) fn behind(&self) -> impl Iterator<Item = AgentId> {
         let slowest = self.slowest();
-        self.0.iter().filter(move |(_, clock)| **clock == slowest).map(|(agent, _)| agent)
+        self.clocks.iter().filter(move |(_, clock)| **clock == slowest).map(|(agent, _)| agent)
     }
 }
 

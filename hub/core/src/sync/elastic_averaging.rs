@@ -25,7 +25,7 @@ pub(super) struct ElasticAveraging {
 
 impl ArrivalPlan for ElasticAveraging {
     fn order(&self, state: &State, batch: u32) -> Order {
-        let agents = state.batcher.batches().len().max(1) as f32;
+        let agents = state.batcher.agents().max(1) as f32;
         let alpha = self.alpha.unwrap_or(BETA / agents);
         Order {
             samples: batch.saturating_mul(self.local.steps),

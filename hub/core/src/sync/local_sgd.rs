@@ -29,7 +29,7 @@ impl RoundPlan for LocalSgd {
         let steps = match self.balance {
             Balance::Batches => self.local.steps,
             Balance::Steps => {
-                let agents = state.batcher.batches().len().max(1) as u32;
+                let agents = state.batcher.agents().max(1) as u32;
                 let batch_max = state.batcher.batch_max(agent).unwrap_or(u32::MAX);
                 samples.div_ceil(state.batcher.effective_global_batch().div_ceil(agents).clamp(1, batch_max))
             }

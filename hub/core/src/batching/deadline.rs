@@ -79,6 +79,43 @@ impl Deadline {
             change > DEVIATIONS * fit.uncertainty()
         })
     }
+
+    /// Batches that end together, if they are worth a change.
+    fn improvement(&self, total: u32, present: &[Place]) -> Option<Proposal> {
+        // What changes several agents at once is not to move samples to those where it is noticed last.
+        let any_changed = present.iter().any(|place| self.agents.get(place.agent).is_some_and(|it| it.changed));
+        let line = |place: &Place| {
+            let fit = &self.agents.get(place.agent)?.fit;
+            if any_changed { fit.suspected() } else { fit.line() }
+        };
+        let lines: Vec<Line> = present.iter().map(line).collect::<Option<_>>()?;
+        let speed = |line: &Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
+        let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, speed(line))).collect();
+        let targets = approach(present, &apportion::targets(total, &shares).ok()?, self.gain);
+        if largest_change(present, &targets) <= self.dead_band || !self.is_significant(present, &targets) {
+            return None;
+        }
+        let times = |batches: &mut dyn Iterator<Item = u32>| {
+            let times = lines.iter().zip(batches).map(|(line, batch)| line.at(f64::from(batch)));
+            times.fold((f64::INFINITY, 0.0f64), |(fastest, slowest), time| (fastest.min(time), slowest.max(time)))
+        };
+        let (fastest_now_s, now_s) = times(&mut present.iter().map(|place| place.batch));
+        let (fastest_then_s, then_s) = times(&mut apportion::round(total, &targets, &shares).into_iter());
+        let saving = 1.0 - then_s / now_s;
+        let evened = now_s / fastest_now_s - then_s / fastest_then_s;
+        if saving <= SAVING_PER_DEAD_BAND * self.dead_band && evened <= self.dead_band {
+            return None;
+        }
+        let changed: Vec<String> = present
+            .iter()
+            .filter(|place| self.agents.get(place.agent).is_some_and(|observed| observed.changed))
+            .map(|place| place.agent.to_string())
+            .collect();
+        let cause =
+            if changed.is_empty() { String::new() } else { format!("agent {} changed speed: ", changed.join(", ")) };
+        let reason = format!("{cause}step of the slowest from {:.1} to {:.1} ms", now_s * 1e3, then_s * 1e3);
+        Some(Proposal { targets, reason })
+    }
 }
 
 impl Policy for Deadline {
@@ -122,39 +159,12 @@ impl Policy for Deadline {
         if !self.is_settled(present) {
             return None;
         }
-        // What changes several agents at once is not to move samples to those where it is noticed last.
-        let any_changed = present.iter().any(|place| self.agents.get(place.agent).is_some_and(|it| it.changed));
-        let line = |place: &Place| {
-            let fit = &self.agents.get(place.agent)?.fit;
-            if any_changed { fit.suspected() } else { fit.line() }
-        };
-        let lines: Vec<Line> = present.iter().map(line).collect::<Option<_>>()?;
-        let speed = |line: &Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
-        let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, speed(line))).collect();
-        let targets = approach(present, &apportion::targets(total, &shares).ok()?, self.gain);
-        if largest_change(present, &targets) <= self.dead_band || !self.is_significant(present, &targets) {
-            return None;
+        let proposal = self.improvement(total, present);
+        if proposal.is_none() {
+            // What has changed is no reason to move anything.
+            self.agents.values_mut().for_each(|observed| observed.changed = false);
         }
-        let times = |batches: &mut dyn Iterator<Item = u32>| {
-            let times = lines.iter().zip(batches).map(|(line, batch)| line.at(f64::from(batch)));
-            times.fold((f64::INFINITY, 0.0f64), |(fastest, slowest), time| (fastest.min(time), slowest.max(time)))
-        };
-        let (fastest_now_s, now_s) = times(&mut present.iter().map(|place| place.batch));
-        let (fastest_then_s, then_s) = times(&mut apportion::round(total, &targets, &shares).into_iter());
-        let saving = 1.0 - then_s / now_s;
-        let evened = now_s / fastest_now_s - then_s / fastest_then_s;
-        if saving <= SAVING_PER_DEAD_BAND * self.dead_band && evened <= self.dead_band {
-            return None;
-        }
-        let changed: Vec<String> = present
-            .iter()
-            .filter(|place| self.agents.get(place.agent).is_some_and(|observed| observed.changed))
-            .map(|place| place.agent.to_string())
-            .collect();
-        let cause =
-            if changed.is_empty() { String::new() } else { format!("agent {} changed speed: ", changed.join(", ")) };
-        let reason = format!("{cause}step of the slowest from {:.1} to {:.1} ms", now_s * 1e3, then_s * 1e3);
-        Some(Proposal { targets, reason })
+        proposal
     }
 
     fn changed(&mut self, before: &[Place], now: &[Place]) {

@@ -16,7 +16,7 @@ const CHANGED_SETTLE_STEPS: u32 = 5;
 /// Up to so many if others seem to change, too: what changes several agents should move batches once.
 const DOUBT_STEPS: u32 = 8;
 /// Each adjustment corrects less than the one before, so it looks at twice as many steps, up to this many.
-const SETTLE_STEPS_MAX: u32 = 32;
+const SETTLE_STEPS_MAX: u32 = 16;
 /// A change must be larger than the dead-band, and change an agent's time by more than this many standard errors of it.
 const DEVIATIONS: f64 = 3.5;
 /// A change must be predicted to shorten the step by this part of the dead-band, or to bring the slowest and the fastest

@@ -216,8 +216,7 @@ impl Fit {
 
     /// The same where steps that may be the beginning of a change are taken for one.
     pub(crate) fn suspected(&self) -> Option<Line> {
-        let doubtful = [self.slower, self.faster].into_iter().find(|run| run.score > DOUBT);
-        let Some(run) = doubtful else { return self.line() };
+        let Some(run) = self.doubtful() else { return self.line() };
         let belief = self.belief?;
         Some(belief.stretched(run.seconds / f64::from(run.steps) / belief.line.at(self.batch)).cautious(self.batch))
     }
@@ -230,7 +229,11 @@ impl Fit {
 
     /// Whether the last steps were off, but not yet enough for a change.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.slower.score.max(self.faster.score) > DOUBT
+        self.doubtful().is_some()
+    }
+
+    fn doubtful(&self) -> Option<Run> {
+        [self.slower, self.faster].into_iter().find(|run| run.score > DOUBT)
     }
 
     /// Takes in the time of one step. Returns whether the agent's speed has just been found to have changed.

@@ -15,6 +15,9 @@ use crate::config::Start;
 const CHANGED_SETTLE_STEPS: u32 = 5;
 /// Up to so many if others seem to change, too: what changes several agents should move batches once.
 const DOUBT_STEPS: u32 = 8;
+/// Steps after which batches move that are so far from balance that even a coarse look saves this part of the step.
+const EARLY_STEPS: u32 = 4;
+const EARLY_SAVING: f64 = 0.25;
 /// Each adjustment corrects less than the one before, so it looks at twice as many steps, up to this many.
 const SETTLE_STEPS_MAX: u32 = 16;
 /// A change must be larger than the dead-band, and change an agent's time by more than this many standard errors of it.
@@ -59,16 +62,22 @@ impl Deadline {
         self.agents.get(agent)?.fit.line()
     }
 
-    fn is_settled(&self, present: &[Place]) -> bool {
+    /// The part of the step that a change must save by now; none while too little is known of any.
+    fn least_saving(&self, present: &[Place]) -> Option<f64> {
         let observed = |place: &Place| self.agents.get(place.agent);
         let changed = present.iter().filter_map(observed).filter(|observed| observed.changed);
         let Some(since) = changed.map(|observed| observed.fit.steps()).min() else {
-            return present.iter().all(|place| observed(place).is_some_and(|it| it.fresh >= self.settle_steps));
+            let fresh = present.iter().map(|place| observed(place).map_or(0, |it| it.fresh)).min().unwrap_or(0);
+            return match fresh {
+                fresh if fresh >= self.settle_steps => Some(0.0),
+                fresh if fresh >= EARLY_STEPS => Some(EARLY_SAVING),
+                _ => None,
+            };
         };
         let known =
             present.iter().all(|place| observed(place).is_some_and(|it| it.fit.steps() >= CHANGED_SETTLE_STEPS));
         let doubt = present.iter().filter_map(observed).any(|observed| observed.fit.is_in_doubt());
-        known && (!doubt || since >= DOUBT_STEPS)
+        (known && (!doubt || since >= DOUBT_STEPS)).then_some(0.0)
     }
 
     /// Whether any agent's time would change by more than what is known of it may be off.
@@ -81,7 +90,7 @@ impl Deadline {
     }
 
     /// Batches that end together, if they are worth a change.
-    fn improvement(&self, total: u32, present: &[Place]) -> Option<Proposal> {
+    fn improvement(&self, total: u32, present: &[Place], least_saving: f64) -> Option<Proposal> {
         // What changes several agents at once is not to move samples to those where it is noticed last.
         let any_changed = present.iter().any(|place| self.agents.get(place.agent).is_some_and(|it| it.changed));
         let line = |place: &Place| {
@@ -103,7 +112,7 @@ impl Deadline {
         let (fastest_then_s, then_s) = times(&mut apportion::round(total, &targets, &shares).into_iter());
         let saving = 1.0 - then_s / now_s;
         let evened = now_s / fastest_now_s - then_s / fastest_then_s;
-        if saving <= SAVING_PER_DEAD_BAND * self.dead_band && evened <= self.dead_band {
+        if saving < least_saving || (saving <= SAVING_PER_DEAD_BAND * self.dead_band && evened <= self.dead_band) {
             return None;
         }
         let changed: Vec<String> = present
@@ -156,10 +165,7 @@ impl Policy for Deadline {
     }
 
     fn propose(&mut self, total: u32, present: &[Place]) -> Option<Proposal> {
-        if !self.is_settled(present) {
-            return None;
-        }
-        let proposal = self.improvement(total, present);
+        let proposal = self.improvement(total, present, self.least_saving(present)?);
         if proposal.is_none() {
             // What has changed is no reason to move anything.
             self.agents.values_mut().for_each(|observed| observed.changed = false);

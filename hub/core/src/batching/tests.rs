@@ -201,7 +201,7 @@ fn deadline_changes_nothing_in_1000_steps_of_3_percent_noise_once_settled() {
     for seed in 0..50 {
         for cores in [[12.0, 12.0, 12.0, 12.0], HL8] {
             let mut workers = Workers::cores(deadline(), 128, cores).noisy(-0.03, seed);
-            workers.run(100);
+            workers.run(150);
             let settled = workers.changes.len();
             workers.run(1000);
             assert_eq!(workers.changes.len(), settled, "seed {seed}: {:?}", workers.changes);

@@ -97,11 +97,10 @@ impl Ledger {
         if since < self.progress {
             return Vec::new();
         }
-        let (late, others): (Vec<&Assignment>, Vec<&Assignment>) =
-            self.open.values().partition(|assignment| assignment.progress <= since);
-        let late = late.iter().map(|assignment| assignment.agent).collect();
-        self.progress = others.iter().map(|assignment| assignment.progress).min().unwrap_or(since);
-        late
+        let later = self.open.values().map(|assignment| assignment.progress).filter(|&progress| progress > since);
+        self.progress = later.min().unwrap_or(since);
+        let late = self.open.values().filter(|assignment| assignment.progress <= since);
+        late.map(|assignment| assignment.agent).collect()
     }
 
     /// Ends an agent's open assignment.

@@ -204,6 +204,11 @@ impl Members {
         }
     }
 
+    /// Those put aside.
+    pub(crate) fn aside(&self) -> impl Iterator<Item = AgentId> {
+        self.aside.iter().copied()
+    }
+
     pub(crate) fn bring_back(&mut self) {
         self.idle.append(&mut self.aside);
     }

@@ -91,15 +91,15 @@ impl Deadline {
 
     /// Batches that end together, if they are worth a change.
     fn improvement(&self, total: u32, present: &[Place], least_saving: f64) -> Option<Proposal> {
+        let has_changed = |agent: &AgentId| self.agents.get(*agent).is_some_and(|observed| observed.changed);
+        let changed: Vec<AgentId> = present.iter().map(|place| place.agent).filter(has_changed).collect();
         // What changes several agents at once is not to move samples to those where it is noticed last.
-        let any_changed = present.iter().any(|place| self.agents.get(place.agent).is_some_and(|it| it.changed));
         let line = |place: &Place| {
             let fit = &self.agents.get(place.agent)?.fit;
-            if any_changed { fit.suspected() } else { fit.line() }
+            if changed.is_empty() { fit.line() } else { fit.suspected() }
         };
         let lines: Vec<Line> = present.iter().map(line).collect::<Option<_>>()?;
-        let speed = |line: &Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
-        let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, speed(line))).collect();
+        let shares: Vec<_> = present.iter().zip(&lines).map(|(place, line)| share(place, line.speed())).collect();
         let targets = approach(present, &apportion::targets(total, &shares).ok()?, self.gain);
         if largest_change(present, &targets) <= self.dead_band || !self.is_significant(present, &targets) {
             return None;
@@ -115,13 +115,8 @@ impl Deadline {
         if saving < least_saving || (saving <= SAVING_PER_DEAD_BAND * self.dead_band && evened <= self.dead_band) {
             return None;
         }
-        let changed: Vec<String> = present
-            .iter()
-            .filter(|place| self.agents.get(place.agent).is_some_and(|observed| observed.changed))
-            .map(|place| place.agent.to_string())
-            .collect();
-        let cause =
-            if changed.is_empty() { String::new() } else { format!("agent {} changed speed: ", changed.join(", ")) };
+        let names = changed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let cause = if changed.is_empty() { String::new() } else { format!("agent {names} changed speed: ") };
         let reason = format!("{cause}step of the slowest from {:.1} to {:.1} ms", now_s * 1e3, then_s * 1e3);
         Some(Proposal { targets, reason })
     }
@@ -153,15 +148,14 @@ impl Policy for Deadline {
             let rated = self.ratings.rated(agents).filter(|_| self.start == Start::Static);
             return rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
         }
-        let speed = |line: Line| Speed { offset: line.offset_s, rate: 1.0 / line.slope_s };
-        let known: Vec<Speed> = agents.iter().filter_map(|&agent| self.line(agent).map(speed)).collect();
+        let known: Vec<Speed> = agents.iter().filter_map(|&agent| self.line(agent).map(Line::speed)).collect();
         // An agent of which nothing is known is taken to be like the mean of the others.
         let count = known.len() as f64;
         let mean = Speed {
             offset: known.iter().map(|speed| speed.offset).sum::<f64>() / count,
             rate: known.iter().map(|speed| speed.rate).sum::<f64>() / count,
         };
-        agents.iter().map(|&agent| self.line(agent).map_or(mean, speed)).collect()
+        agents.iter().map(|&agent| self.line(agent).map_or(mean, Line::speed)).collect()
     }
 
     fn propose(&mut self, total: u32, present: &[Place]) -> Option<Proposal> {

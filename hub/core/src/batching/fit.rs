@@ -6,6 +6,8 @@
 
 use omnilearn_wire::message::CalibrationPoint;
 
+use super::Speed;
+
 /// Relative deviation of a step before any are known; the least that changes are measured by; and the least that a step is known to.
 const DEVIATION_FIRST: f64 = 0.1;
 const DEVIATION_MIN: f64 = 0.08;
@@ -59,6 +61,10 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn at(self, batch: f64) -> f64 {
         self.offset_s + self.slope_s * batch
+    }
+
+    pub(crate) fn speed(self) -> Speed {
+        Speed { offset: self.offset_s, rate: 1.0 / self.slope_s }
     }
 }
 
@@ -301,7 +307,11 @@ pub(crate) fn calibration_line(points: &[CalibrationPoint]) -> Option<Line> {
         return Some(through_origin);
     }
     let line = Line { offset_s: (nt * nbb - nb * nbt) / determinant, slope_s: (n * nbt - nb * nt) / determinant };
-    Some(if line.offset_s < 0.0 || line.slope_s < 0.05 * through_origin.slope_s { through_origin } else { line })
+    Some(if line.offset_s < 0.0 || line.slope_s < SLOPE_SHARE_MIN * through_origin.slope_s {
+        through_origin
+    } else {
+        line
+    })
 }
 
 #[cfg(test)]

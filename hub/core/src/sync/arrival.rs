@@ -74,8 +74,7 @@ pub(super) struct Arrivals<P> {
     /// Agents whose last update was too old. They do not get samples that were given back, which may be their own: others are
     /// more likely to bring those home.
     stale: BTreeSet<AgentId>,
-    /// Agents without work because they are too far ahead, and of whom.
-    ahead: u32,
+    /// The clock of those furthest behind when agents were last put aside as too far ahead of them.
     slowest: u64,
     /// Updates since batches were looked at, and what had changed who can be given work by then.
     updates: usize,
@@ -84,15 +83,7 @@ pub(super) struct Arrivals<P> {
 
 impl<P: ArrivalPlan> Arrivals<P> {
     pub(super) fn new(plan: P) -> Arrivals<P> {
-        Arrivals {
-            plan,
-            clocks: Clocks::default(),
-            stale: BTreeSet::new(),
-            ahead: 0,
-            slowest: 0,
-            updates: 0,
-            changes: None,
-        }
+        Arrivals { plan, clocks: Clocks::default(), stale: BTreeSet::new(), slowest: 0, updates: 0, changes: None }
     }
 
     /// Brings batches up to date, once all agents together may have been heard of: a look at every agent after every update would
@@ -111,7 +102,7 @@ impl<P: ArrivalPlan> Arrivals<P> {
 
     /// Those who could not begin are looked at again.
     fn bring_back(&mut self, state: &mut State) {
-        (self.ahead, self.slowest) = (0, self.clocks.slowest());
+        self.slowest = self.clocks.slowest();
         state.members.bring_back();
     }
 
@@ -125,7 +116,6 @@ impl<P: ArrivalPlan> Arrivals<P> {
             let is_ahead = self.plan.lead_max().is_some_and(|lead_max| !self.clocks.may_begin(agent, lead_max));
             if batch == 0 || is_ahead {
                 state.members.put_aside(agent);
-                self.ahead += u32::from(batch > 0);
                 continue;
             }
             let order = self.plan.order(state, batch);
@@ -203,9 +193,10 @@ impl<P: ArrivalPlan> SyncRule for Arrivals<P> {
     }
 
     fn waiting(&self, state: &State) -> Option<Waiting> {
-        let lead_max = self.plan.lead_max().filter(|_| self.ahead > 0)?;
+        let lead_max = self.plan.lead_max()?;
+        let waiting = state.members.aside().filter(|&agent| state.batcher.batch(agent) > 0).count() as u32;
         let agents = self.clocks.behind().map(|agent| state.members.name(agent)).collect();
-        Some(Waiting::Lead { agents, waiting: self.ahead, lead_max })
+        (waiting > 0).then_some(Waiting::Lead { agents, waiting, lead_max })
     }
 
     fn abandon(&mut self, state: &mut State, why: &PushError) {

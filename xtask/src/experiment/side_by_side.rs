@@ -2,8 +2,8 @@
 //! to know to predict a real one.
 //!
 //! An agent by itself would be no measure. Between two bursts of its quota its core rests, and on some machines the same work then takes a
-//! half more CPU time than on a core that others keep busy. So the whole fleet is measured at once, in ASP, where nobody waits for
-//! anybody.
+//! half more CPU time than on a core that others keep busy; on others two cores are one, and it takes a half more where both are. So the
+//! whole fleet is measured at once, and as busy as its batches let it be ([`Company`]).
 
 use std::path::Path;
 
@@ -22,6 +22,29 @@ const STEPS: (f64, f64) = (20.0, 2000.0);
 /// A learning rate at which nothing diverges while time is taken.
 const LEARNING_RATE: f64 = 1e-4;
 
+/// Who works beside an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// All, all the time: batches are in proportion to speed. Measured in ASP, where nobody waits for anybody.
+    Busy,
+    /// The slowest, which work while the others wait for them: batches are equal. Measured in BSP.
+    Waiting,
+}
+
+impl Company {
+    /// What batches by this policy make of a fleet.
+    pub(crate) fn under(policy: &str) -> Company {
+        if policy == "uniform" { Company::Waiting } else { Company::Busy }
+    }
+
+    fn mode(self) -> &'static str {
+        match self {
+            Company::Busy => "asp",
+            Company::Waiting => "bsp",
+        }
+    }
+}
+
 /// What the virtual fleet takes its agents to be like.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured {
@@ -39,6 +62,7 @@ pub(crate) fn measure(
     fleet: &mut Fleet<'_>,
     component: &Path,
     (model, keys): (&ModelSpec, &Table),
+    company: Company,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Measured> {
     let (batches, quotas) = (batches(keys), fleet.quotas().to_vec());
@@ -49,10 +73,14 @@ pub(crate) fn measure(
             let expected = model.speed.map(|speed| (speed.overhead_s + batch as f64 / speed.samples_per_s) / quota);
             expected.map_or(STEPS.0, |expected| (MEASURE_S / expected).clamp(STEPS.0, STEPS.1))
         });
-        let text = asp_job(component, model, batch * quotas.len() as i64, steps.sum::<f64>() as i64)?;
+        let steps = match company {
+            Company::Busy => steps.sum::<f64>(),
+            Company::Waiting => steps.fold(STEPS.1, f64::min),
+        };
+        let text = measuring_job(component, model, batch * quotas.len() as i64, steps as i64, company)?;
         let records = fleet.run(&Job { name: "side by side", text, epochs: 1 }, None, interrupt)?;
         times.push(cpu_times(&records, quotas.len())?);
-        waits.push(middle_wait(&records).context("a run without steps")?);
+        waits.push(turn_around_s(&records, quotas.len()).context("a run without steps")?);
     }
     let batches = batches.map(|batch| batch as f64);
     let speed = |(agent, quota): (usize, &f64)| {
@@ -64,11 +92,17 @@ pub(crate) fn measure(
     Ok(Measured { speeds, turn_around_s: waits[0] })
 }
 
-fn asp_job(component: &Path, model: &ModelSpec, global_batch: i64, steps: i64) -> anyhow::Result<String> {
+fn measuring_job(
+    component: &Path,
+    model: &ModelSpec,
+    global_batch: i64,
+    steps: i64,
+    company: Company,
+) -> anyhow::Result<String> {
     let mut job = job(component, model, global_batch, steps)?;
     let optimizer = table([("kind", "sgd".into()), ("learning_rate", LEARNING_RATE.into())]);
     job.insert("optimizer".to_owned(), optimizer.into());
-    lay_over(&mut job, &table([("training", Value::Table(table([("mode", "asp".into())])))]));
+    lay_over(&mut job, &table([("training", Value::Table(table([("mode", company.mode().into())])))]));
     toml::to_string(&job).context("writing a job file")
 }
 
@@ -82,11 +116,15 @@ fn cpu_times(records: &RunRecords, agents: usize) -> anyhow::Result<Vec<f64>> {
     (0..agents).map(of_agent).collect()
 }
 
-/// Median time from the end of a push to the next assignment, in seconds.
-fn middle_wait(records: &RunRecords) -> Option<f64> {
-    let mut waits: Vec<f64> = records.steps.iter().filter(|step| !step.warm_up).map(|step| step.wait_s).collect();
-    waits.sort_unstable_by(f64::total_cmp);
-    (!waits.is_empty()).then(|| median(&waits))
+/// Median time from the end of a push to the next assignment, in seconds, of the agent that waits least: in BSP the others wait for it.
+fn turn_around_s(records: &RunRecords, agents: usize) -> Option<f64> {
+    let of_agent = |agent: usize| {
+        let steps = records.steps.iter().filter(|step| step.agent == agent && !step.warm_up);
+        let mut waits: Vec<f64> = steps.map(|step| step.wait_s).collect();
+        waits.sort_unstable_by(f64::total_cmp);
+        (!waits.is_empty()).then(|| median(&waits))
+    };
+    (0..agents).filter_map(of_agent).min_by(f64::total_cmp)
 }
 
 #[cfg(test)]
@@ -100,15 +138,26 @@ mod tests {
         let records = canned_records();
         let times = cpu_times(&records, 2).unwrap();
         assert!((times[0] - 0.08).abs() < 1e-9 && (times[1] - 0.04).abs() < 1e-9, "{times:?}");
-        assert_eq!(middle_wait(&records), Some(0.01));
+        assert_eq!(turn_around_s(&records, 2), Some(0.01));
         assert!(cpu_times(&records, 3).unwrap_err().to_string().contains("agent 3"));
-        assert_eq!(middle_wait(&RunRecords::default()), None);
+        assert_eq!(turn_around_s(&RunRecords::default(), 2), None);
     }
 
     #[test]
-    fn the_measuring_job_is_asynchronous_and_takes_small_steps() {
-        let job = asp_job(Path::new("lenet.wasm"), &catalogue().models["lenet"], 64, 80).unwrap();
-        let job: Table = job.parse().unwrap();
+    fn the_agent_that_waits_least_tells_how_fast_the_hub_answers() {
+        let mut records = canned_records();
+        records.steps.iter_mut().filter(|step| step.agent == 0).for_each(|step| step.wait_s = 0.3);
+        assert_eq!(turn_around_s(&records, 2), Some(0.01));
+    }
+
+    #[test]
+    fn the_measuring_job_keeps_agents_as_busy_as_the_policy_does_and_takes_small_steps() {
+        let job = |policy| -> Table {
+            let model = &catalogue().models["lenet"];
+            measuring_job(Path::new("lenet.wasm"), model, 64, 80, Company::under(policy)).unwrap().parse().unwrap()
+        };
+        assert_eq!(job("uniform")["training"]["mode"].as_str(), Some("bsp"));
+        let job = job("deadline");
         assert_eq!(job["training"]["mode"].as_str(), Some("asp"));
         assert_eq!(job["training"]["global_batch"].as_integer(), Some(64));
         assert_eq!(job["optimizer"]["learning_rate"].as_float(), Some(LEARNING_RATE));

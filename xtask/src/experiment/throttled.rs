@@ -9,7 +9,7 @@ use super::csv::Csv;
 use super::library::Library;
 use super::outcome::{Outcome, RowKey};
 use super::plan::{self, PlannedRow};
-use super::side_by_side::{self, Measured};
+use super::side_by_side::{self, Company, Measured};
 use super::simulate::{Simulator, Task};
 use super::write::Run;
 use super::{ExperimentArguments, Rows};
@@ -17,8 +17,14 @@ use crate::bench::median;
 use crate::demo::{Fleet, Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
 
-/// Runs every row for real, as often as it has seeds, and once more virtually with agents that are as fast as each was
-/// measured to be under its quota, beside the others.
+/// A row's run and what its agents were measured to be like just before it.
+struct Repeat {
+    records: RunRecords,
+    agents: Measured,
+}
+
+/// Runs every row for real, as often as it has seeds, and each time once more virtually with agents that are as fast as each was
+/// measured to be under its quota, beside the others, just before.
 ///
 /// # Errors
 /// When something does not build or a process fails, and after an interrupt.
@@ -37,20 +43,15 @@ pub(crate) fn run(run: &Run<'_>, arguments: &ExperimentArguments, interrupt: &In
         let component = run.workspace.component(&first.model.kernel);
         let logs = run.out.join("logs");
         let mut fleet = kit.start_fleet_with(quotas, &logs, interrupt)?;
-        eprintln!("measuring {} on {} agents", first.key.model, first.key.agents);
-        let mut keys = first.model.job.clone();
-        lay_over(&mut keys, &first.case.job);
-        let agents = side_by_side::measure(&mut fleet, &component, (first.model, &keys), interrupt)?;
-        for (quota, speed) in fleet.quotas().iter().zip(&agents.speeds) {
-            let overhead_ms = speed.overhead_s * 1000.0;
-            eprintln!("{quota:.3} cores: {:.0} samples/s, {overhead_ms:.2} ms a step", speed.samples_per_s);
-        }
-        eprintln!("the hub answers after {:.2} ms", agents.turn_around_s * 1000.0);
         let real = measured(run, &mut fleet, place, &component, interrupt)?;
         fleet.stop();
-        for (row, runs) in place.iter().zip(&real) {
-            let virtually = predicted(&simulator, row, &agents, &component, run.out, interrupt)?;
-            rows.outcomes.extend(outcomes(row, runs, &virtually, kit.spec().train_samples));
+        for (row, repeats) in place.iter().zip(&real) {
+            let predicted = |(repeat, &seed): (&Repeat, &u64)| {
+                predicted(&simulator, row, (&repeat.agents, seed), &component, run.out, interrupt)
+            };
+            let virtually = repeats.iter().zip(&row.case.seeds).map(predicted).collect::<anyhow::Result<Vec<_>>>()?;
+            let runs: Vec<&RunRecords> = repeats.iter().map(|repeat| &repeat.records).collect();
+            rows.outcomes.extend(outcomes(row, &runs, &virtually, kit.spec().train_samples));
         }
     }
     Ok(rows)
@@ -62,38 +63,58 @@ fn quotas(cores: &[f64], total: f64) -> Vec<f64> {
     cores.iter().map(|cores| total * cores / sum).collect()
 }
 
-/// The records of each row's runs. Rows take turns, so that a slow minute of the machine falls on all of them.
+/// Each row's runs. Rows take turns, so that a slow minute of the machine falls on all of them, and agents are measured anew
+/// before each run, so that it falls on what is predicted, too.
 fn measured(
     run: &Run<'_>,
     fleet: &mut Fleet<'_>,
     rows: &[PlannedRow<'_>],
     component: &Path,
     interrupt: &Interrupt,
-) -> anyhow::Result<Vec<Vec<RunRecords>>> {
-    let mut records = vec![Vec::new(); rows.len()];
-    let repeats = rows.first().map_or(0, |row| row.case.seeds.len());
-    for repeat in 0..repeats {
-        for (row, records) in rows.iter().zip(&mut records) {
+) -> anyhow::Result<Vec<Vec<Repeat>>> {
+    let mut repeats: Vec<Vec<Repeat>> = rows.iter().map(|_| Vec::new()).collect();
+    let count = rows.first().map_or(0, |row| row.case.seeds.len());
+    for repeat in 0..count {
+        for (row, repeats) in rows.iter().zip(&mut repeats) {
             let seed = row.case.seeds[repeat];
-            eprintln!("{}, repeat {} of {repeats}", row.key.slug(), repeat + 1);
+            eprintln!("{}, repeat {} of {count}: measuring agents", row.key.slug(), repeat + 1);
+            let agents = measured_agents(fleet, row, component, interrupt)?;
             let job = Job { name: "throttled", text: row.job_file(component, seed)?, epochs: 1 };
             let folder = run.out.join("rows").join(row.key.slug()).join(format!("seed-{seed}"));
-            records.push(fleet.run(&job, Some(&folder), interrupt)?);
+            repeats.push(Repeat { records: fleet.run(&job, Some(&folder), interrupt)?, agents });
         }
     }
-    Ok(records)
+    Ok(repeats)
 }
 
-/// The figures of the same row on the virtual fleet, with its steady time of a step as `step_s`.
+/// What the agents are like under their quotas, in the company that the row makes.
+fn measured_agents(
+    fleet: &mut Fleet<'_>,
+    row: &PlannedRow<'_>,
+    component: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Measured> {
+    let mut keys = row.model.job.clone();
+    lay_over(&mut keys, &row.case.job);
+    let company = Company::under(&row.key.policy);
+    let agents = side_by_side::measure(fleet, component, (row.model, &keys), company, interrupt)?;
+    for (quota, speed) in fleet.quotas().iter().zip(&agents.speeds) {
+        let overhead_ms = speed.overhead_s * 1000.0;
+        eprintln!("{quota:.3} cores: {:.0} samples/s, {overhead_ms:.2} ms a step", speed.samples_per_s);
+    }
+    eprintln!("the hub answers after {:.2} ms", agents.turn_around_s * 1000.0);
+    Ok(agents)
+}
+
+/// The figures of the same row on the virtual fleet, with its steady time of a step as `step_s`, or why there are none.
 fn predicted(
     simulator: &Simulator<'_>,
     row: &PlannedRow<'_>,
-    agents: &Measured,
+    (agents, seed): (&Measured, u64),
     component: &Path,
     out: &Path,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Result<BTreeMap<String, f64>, String>> {
-    let seed = row.case.seeds.first().copied().unwrap_or(1);
     // An answer takes two ways.
     let latency = table([("latency_s", (agents.turn_around_s / 2.0).into())]);
     let agent = |(index, &speed): (usize, &Speed)| {
@@ -102,7 +123,7 @@ fn predicted(
         agent.into()
     };
     let fleet = plan::fleet(seed, agents.speeds.iter().enumerate().map(agent).collect())?;
-    let folder = out.join("virtual").join(row.key.slug());
+    let folder = out.join("virtual").join(row.key.slug()).join(format!("seed-{seed}"));
     let task = Task { fleet: &fleet, job: &row.job_file(component, seed)?, gradients: "none", oracle: false };
     let figures = simulator.simulate(&folder, &task, interrupt)?;
     let Ok(mut figures) = figures else { return Ok(figures) };
@@ -114,51 +135,53 @@ fn predicted(
     Ok(Ok(figures))
 }
 
-/// A row's two outcomes: real and virtual.
+/// A row's two outcomes, real and virtual: the middle of its runs and of what was predicted for each, and of the ratios of the two.
 fn outcomes(
     row: &PlannedRow<'_>,
-    runs: &[RunRecords],
-    virtually: &Result<BTreeMap<String, f64>, String>,
+    runs: &[&RunRecords],
+    virtually: &[Result<BTreeMap<String, f64>, String>],
     train_samples: u32,
 ) -> [Outcome; 2] {
     let key = |suffix: &str| RowKey { case: format!("{}, {suffix}", row.key.case), ..row.key.clone() };
-    let middle = |figure: &dyn Fn(&RunRecords) -> Option<f64>| {
-        let mut values: Vec<f64> = runs.iter().filter_map(figure).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        (!values.is_empty()).then(|| median(&values))
-    };
     // Over the whole training set, whether or not the run went through it, and without the first steps.
-    let steps = |samples: f64| f64::from(train_samples) / samples;
-    let global_batch = |records: &RunRecords| {
+    let epoch_s = |records: &RunRecords, step_s: Option<f64>| {
         let versions = records.steps.iter().map(|step| step.version).max()?;
-        Some(records.samples() as f64 / versions as f64)
+        Some(step_s? * f64::from(train_samples) * versions as f64 / records.samples() as f64)
     };
+    let of_runs = |figure: &dyn Fn(&RunRecords) -> Option<f64>| runs.iter().map(|run| figure(run)).collect::<Vec<_>>();
+    let predicted = |name: &str| {
+        let figure = |figures: &Result<BTreeMap<String, f64>, String>| figures.as_ref().ok()?.get(name).copied();
+        virtually.iter().map(figure).collect::<Vec<_>>()
+    };
+    let epochs_s = of_runs(&|records| epoch_s(records, calibrate::step_s(records)));
+    let steps_s = runs.iter().zip(predicted("step_s"));
+    let predicted_s: Vec<Option<f64>> = steps_s.map(|(records, step_s)| epoch_s(records, step_s)).collect();
+    let ratios = epochs_s.iter().zip(&predicted_s).map(|(real, predicted)| Some((*real)? / (*predicted)?)).collect();
     let real = [
-        ("epoch_s", middle(&|records| Some(calibrate::step_s(records)? * steps(global_batch(records)?)))),
-        ("quota_epoch_s", middle(&|records| Some(quota_step_s(records)? * steps(global_batch(records)?)))),
-        ("idle_share", middle(&RunRecords::idle_share)),
-        ("accuracy", middle(&RunRecords::accuracy)),
+        ("quota_epoch_s", of_runs(&|records| epoch_s(records, quota_step_s(records)))),
+        ("idle_share", of_runs(&RunRecords::idle_share)),
+        ("accuracy", of_runs(&RunRecords::accuracy)),
+        ("epoch_s", epochs_s),
+        ("predicted_epoch_s", predicted_s.clone()),
+        ("real_over_virtual", ratios),
     ];
-    let samples = runs.first().and_then(global_batch);
-    let (predicted, skipped) = match virtually {
-        Ok(figures) => (figures.clone(), None),
-        Err(reason) => (BTreeMap::new(), Some(reason.clone())),
-    };
-    let predicted_epoch_s = predicted.get("step_s").zip(samples).map(|(step_s, samples)| step_s * steps(samples));
-    let mut figures: BTreeMap<String, f64> =
-        real.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-    if let (Some(predicted), Some(&measured)) = (predicted_epoch_s, figures.get("epoch_s")) {
-        figures.insert("predicted_epoch_s".to_owned(), predicted);
-        figures.insert("real_over_virtual".to_owned(), measured / predicted);
-    }
-    let kept = ["idle_share", "mean_staleness", "ratio_to_limit"];
-    let mut virtual_figures: BTreeMap<String, f64> =
-        predicted.into_iter().filter(|(name, _)| kept.contains(&name.as_str())).collect();
-    virtual_figures.extend(predicted_epoch_s.map(|time| ("epoch_s".to_owned(), time)));
+    let kept = ["idle_share", "mean_staleness", "ratio_to_limit"].map(|name| (name, predicted(name)));
+    let virtual_fleet = kept.into_iter().chain([("epoch_s", predicted_s)]);
+    let skipped = virtually.iter().find_map(|figures| figures.as_ref().err().cloned());
     [
-        Outcome { key: key("real processes"), figures, skipped: None },
-        Outcome { key: key("virtual fleet"), figures: virtual_figures, skipped },
+        Outcome { key: key("real processes"), figures: middles(real), skipped: None },
+        Outcome { key: key("virtual fleet"), figures: middles(virtual_fleet), skipped },
     ]
+}
+
+/// The median of each figure that there is.
+fn middles<'a>(figures: impl IntoIterator<Item = (&'a str, Vec<Option<f64>>)>) -> BTreeMap<String, f64> {
+    let middle = |(name, values): (&str, Vec<Option<f64>>)| {
+        let mut values: Vec<f64> = values.into_iter().flatten().collect();
+        values.sort_unstable_by(f64::total_cmp);
+        (!values.is_empty()).then(|| (name.to_owned(), median(&values)))
+    };
+    figures.into_iter().filter_map(middle).collect()
 }
 
 /// The least time that a step can have taken in the mean, whatever the hub did: that of the agent whose CPU time took longest under its
@@ -191,7 +214,7 @@ mod tests {
         let planned = plan::rows(&definition, &catalogue).unwrap();
         // Ten rounds of 32 samples and 0.1 s each, in an epoch of 160.
         let virtually = Ok(BTreeMap::from([("step_s".to_owned(), 0.08), ("idle_share".to_owned(), 0.1)]));
-        let mut pair = outcomes(&planned[0], &[canned_records()], &virtually, 160);
+        let mut pair = outcomes(&planned[0], &[&canned_records()], &[virtually], 160);
         ratios::compare(&mut pair);
         let [real, virtual_fleet] = pair;
         assert_eq!(real.key.case, "plain, real processes");
@@ -209,7 +232,7 @@ mod tests {
         let (definition, catalogue) = (definition(), catalogue());
         let planned = plan::rows(&definition, &catalogue).unwrap();
         let [real, virtual_fleet] =
-            outcomes(&planned[0], &[canned_records()], &Err("error: no such key".to_owned()), 160);
+            outcomes(&planned[0], &[&canned_records()], &[Err("error: no such key".to_owned())], 160);
         assert!(real.figure("epoch_s").is_some() && real.figure("real_over_virtual").is_none());
         assert_eq!(virtual_fleet.skipped.as_deref(), Some("error: no such key"));
     }

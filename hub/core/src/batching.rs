@@ -74,8 +74,16 @@ pub(crate) trait Policy: Debug + Send {
     fn leave(&mut self, agent: AgentId);
     /// An agent made a step, not a warm-up, of so many samples.
     fn observe(&mut self, _agent: AgentId, _batch: u32, _seconds: f64) {}
+    /// Whether it needs to see more steps of an agent before it can tell whether batches should change.
+    fn lacks_steps(&self, _agent: AgentId) -> bool {
+        false
+    }
     /// Speeds of these agents relative to each other, for a split from scratch.
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed>;
+    /// Rates of these agents relative to each other, as far as they are known, for work that is not training.
+    fn rates(&self, agents: &[AgentId]) -> Vec<f64> {
+        self.speeds(agents).into_iter().map(|speed| speed.rate).collect()
+    }
     /// Whether the present split should be another. Called often.
     fn propose(&mut self, _total: u32, _present: &[Place]) -> Option<Proposal> {
         None
@@ -104,7 +112,7 @@ pub(crate) struct Batcher {
 impl Batcher {
     pub(crate) fn new(batching: Batching, global_batch: u32, bounds: (u32, u32)) -> Batcher {
         let policy: Box<dyn Policy> = match batching {
-            Batching::Uniform => Box::new(uniform::Uniform),
+            Batching::Uniform => Box::new(uniform::Uniform::default()),
             Batching::Static => Box::new(static_::Static::default()),
             Batching::Dynamic { controller: Controller::Proportional, dead_band, gain, start } => {
                 Box::new(proportional::Proportional::new(dead_band, gain, start))
@@ -164,6 +172,11 @@ impl Batcher {
         }
     }
 
+    /// Whether steps of an agent are wanted for their times.
+    pub(crate) fn lacks_steps(&self, agent: AgentId) -> bool {
+        self.policy.lacks_steps(agent)
+    }
+
     /// The local batch of an agent; 0 if it has none.
     pub(crate) fn batch(&self, agent: AgentId) -> u32 {
         place_of(&self.present, agent).map_or(0, |place| place.batch)
@@ -183,9 +196,9 @@ impl Batcher {
         self.infeasible
     }
 
-    /// Agents in proportion to whose speed work can be shared out, and their speeds.
+    /// In proportion to what work that is not training is shared out over these agents.
     pub(crate) fn rates(&self, agents: &[AgentId]) -> Vec<f64> {
-        self.policy.speeds(agents).into_iter().map(|speed| speed.rate).collect()
+        self.policy.rates(agents)
     }
 
     /// Agents that sit on a bound and would be given less, or more, without it.

@@ -3,7 +3,7 @@
 use crate::Now;
 
 /// A clock that runs at a pace between 0 and 1. BSP evaluates behind a barrier: it stands still. In ASP it runs at the
-/// share of agents that are not evaluating, so that in sum it leaves out the mean of their evaluation times.
+/// part of the fleet's speed that is not evaluating, so that in sum it leaves out what the whole fleet would have needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TrainingClock {
     seconds: f64,

@@ -61,6 +61,7 @@ pub(crate) struct Evaluation {
     planned: BTreeMap<AgentId, Part>,
     unplanned: Vec<Part>,
     running: BTreeMap<AssignmentId, Running>,
+    samples_running: u32,
     done: BTreeMap<u32, Sums>,
     samples_done: u32,
     progress: Now,
@@ -77,6 +78,7 @@ impl Evaluation {
             planned: BTreeMap::new(),
             unplanned: vec![Part { start: 0, end: test_samples }],
             running: BTreeMap::new(),
+            samples_running: 0,
             done: BTreeMap::new(),
             samples_done: 0,
             progress: now,
@@ -111,6 +113,7 @@ impl Evaluation {
 
     pub(crate) fn issued(&mut self, id: AssignmentId, agent: AgentId, part: Part, now: Now) {
         self.running.insert(id, Running { agent, part, issued: now });
+        self.samples_running += part.len();
         self.progress = now;
     }
 
@@ -130,6 +133,7 @@ impl Evaluation {
             return false;
         }
         self.running.remove(&id);
+        self.samples_running -= samples;
         self.longest = self.longest.max(now.saturating_sub(running.issued));
         self.progress = now;
         self.done.insert(running.part.start, Sums { samples, loss, metrics });
@@ -140,7 +144,10 @@ impl Evaluation {
     /// An agent will not evaluate what it has, or what is planned for it.
     pub(crate) fn lost(&mut self, agent: AgentId) {
         let running = self.running.extract_if(.., |_, running| running.agent == agent).map(|(_, running)| running.part);
-        self.unplanned.extend(running.chain(self.planned.remove(&agent)));
+        let before = self.unplanned.len();
+        self.unplanned.extend(running);
+        self.samples_running -= self.unplanned[before..].iter().map(|part| part.len()).sum::<u32>();
+        self.unplanned.extend(self.planned.remove(&agent));
     }
 
     /// What is planned for agents who will not come for it is for others.
@@ -164,8 +171,10 @@ impl Evaluation {
         self.running.iter().map(|(&id, running)| (running.agent, id))
     }
 
-    pub(crate) fn running_count(&self) -> usize {
-        self.running.len()
+    /// The part of the test set that is under way. Parts are as large as agents are fast, so it is the part of the fleet's speed,
+    /// too, that is not training.
+    pub(crate) fn running_share(&self) -> f64 {
+        f64::from(self.samples_running) / f64::from(self.test_samples)
     }
 
     pub(crate) fn samples_missing(&self) -> u32 {

@@ -141,6 +141,10 @@ impl Policy for Deadline {
         }
     }
 
+    fn lacks_steps(&self, agent: AgentId) -> bool {
+        self.agents.get(agent).is_some_and(|observed| observed.fresh < self.settle_steps)
+    }
+
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
         let trained =
             agents.iter().any(|&agent| self.agents.get(agent).is_some_and(|observed| observed.fit.steps() > 0));

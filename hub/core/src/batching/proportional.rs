@@ -95,6 +95,10 @@ impl Policy for Proportional {
         }
     }
 
+    fn lacks_steps(&self, agent: AgentId) -> bool {
+        self.agents.get(agent).is_some_and(|window| window.steps < SETTLE_STEPS)
+    }
+
     fn speeds(&self, agents: &[AgentId]) -> Vec<Speed> {
         let throughput = |agent: AgentId| self.agents.get(agent).and_then(|window| window.throughput);
         self.ratings.by_throughput(agents, self.start, throughput)

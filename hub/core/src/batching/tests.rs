@@ -393,6 +393,20 @@ fn shares_that_the_job_gives_come_before_ratings() {
 }
 
 #[test]
+fn equal_batches_do_not_make_other_work_equal() {
+    let mut batcher = Batcher::new(Batching::Uniform, 48, (1, 64));
+    let agents = [AgentId(1), AgentId(2), AgentId(3)];
+    agents.into_iter().for_each(|agent| batcher.join(agent, Rating::default(), None, 1));
+    batcher.update(agents.to_vec());
+    assert_eq!(batcher.rates(&agents), [1.0; 3]);
+    batcher.observe(AgentId(1), 16, 0.16);
+    batcher.observe(AgentId(2), 16, 0.32);
+    assert_eq!(batcher.rates(&agents), [100.0, 50.0, 75.0]); // of the third nothing is known
+    assert_eq!(batcher.update(agents.to_vec()), None);
+    assert_eq!(batcher.batches(), agents.map(|agent| (agent, 16)));
+}
+
+#[test]
 fn bounds_that_leave_no_choice_change_who_works_or_the_global_batch() {
     let active: Vec<AgentId> = (0..4).map(AgentId).collect();
     let mut batcher = Batcher::new(Batching::Uniform, 48, (16, 64));

@@ -40,9 +40,7 @@ impl State {
         let pace = match &self.evaluation {
             _ if !self.started || waits => 0.0,
             None => 1.0,
-            Some(evaluation) => {
-                1.0 - evaluation.running_count() as f64 / self.members.available_count(now).max(1) as f64
-            }
+            Some(evaluation) => 1.0 - evaluation.running_share(),
         };
         self.clock.set_pace(now, pace);
         waits

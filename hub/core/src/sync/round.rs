@@ -170,20 +170,29 @@ impl<P: RoundPlan> Rounds<P> {
         state.finish_step(now, Step { loss, samples, updates: count, gradient_norm });
     }
 
-    /// Takes back what is missing after a round and will be too old for the next.
+    /// Takes back what is missing after a round and will be too old for the next, unless its time is asked for: who is never waited
+    /// for would else never be heard of, and its batch never be suited to it.
     fn leave_out_missing(&mut self, state: &mut State) {
         for agent in self.outstanding.keys().collect::<Vec<_>>() {
             let Some(assignment) = state.ledger.get(agent) else { continue };
             let staleness = assignment.version.staleness_at(state.model.version);
-            let why = match self.plan.staleness_max() {
-                Some(staleness_max) if staleness <= staleness_max => continue,
-                Some(staleness_max) => PushError::TooStale { staleness, staleness_max },
-                None => PushError::RoundClosed,
-            };
-            self.outstanding.remove(agent);
+            let Some(why) = self.too_late(staleness) else { continue };
             self.left_out.insert(agent, ());
-            state.give_up(agent, why);
-            state.counters.left_out += 1;
+            if !state.batcher.lacks_steps(agent) {
+                self.outstanding.remove(agent);
+                state.give_up(agent, why);
+                state.counters.left_out += 1;
+            }
+        }
+    }
+
+    /// Why an update that old does not count.
+    fn too_late(&self, staleness: u64) -> Option<PushError> {
+        match self.plan.staleness_max() {
+            Some(staleness_max) => {
+                (staleness > staleness_max).then_some(PushError::TooStale { staleness, staleness_max })
+            }
+            None => (staleness > 0).then_some(PushError::RoundClosed),
         }
     }
 
@@ -260,6 +269,14 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
         if !self.is_missing(&update.assignment) {
             return Err(PushError::RoundClosed);
         }
+        let version = state.model.version;
+        let staleness = update.assignment.version.staleness_at(version);
+        if let Some(why) = self.too_late(staleness) {
+            state.observe_refused(&update.assignment, update.report.timings);
+            self.outstanding.remove(update.assignment.agent);
+            state.counters.left_out += 1;
+            return Err(why);
+        }
         if let Some(gradient) = &update.gradient {
             state.add_to_sum(gradient, update.report.samples)?;
         }
@@ -267,8 +284,6 @@ impl<P: RoundPlan> SyncRule for Rounds<P> {
         if let Some(round) = &mut self.round {
             round.progress = now;
         }
-        let version = state.model.version;
-        let staleness = update.assignment.version.staleness_at(version);
         state.accept(&update.assignment, version, staleness);
         let (done, rest) = cut(std::mem::take(&mut update.assignment.spans), update.report.samples);
         state.cursor.give_back(&rest);

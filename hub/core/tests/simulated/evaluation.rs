@@ -37,16 +37,17 @@ fn training_time_leaves_evaluation_out() {
         let training_s = |test_samples: u32| {
             let mut config = evaluating(mode);
             config.test_samples = test_samples;
-            let mut cluster = Cluster::started(config, &[100.0, 50.0, 30.0]);
-            cluster.run_to_version(40);
+            // With equal batches agents evaluate in proportion to their speed all the same.
+            let mut cluster = Cluster::started(config, &[300.0, 50.0, 30.0]);
+            cluster.run_to_version(100);
             let last = cluster.rounds.last().unwrap();
             assert!(cluster.rounds.is_sorted_by_key(|round| round.training_s));
             (last.training_s, last.wall_s)
         };
         let (without_s, _) = training_s(0);
         let (with_s, wall_s) = training_s(TEST_SAMPLES);
-        assert!(wall_s > 1.2 * without_s, "{wall_s} {without_s}");
-        let tolerance = if mode == Mode::Bsp { 1e-6 } else { 0.2 * without_s };
+        assert!(wall_s > 1.05 * without_s, "{wall_s} {without_s}");
+        let tolerance = if mode == Mode::Bsp { 1e-6 } else { 0.05 * without_s };
         assert!((with_s - without_s).abs() <= tolerance, "{with_s} {without_s}");
     }
 }

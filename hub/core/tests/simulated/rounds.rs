@@ -71,6 +71,24 @@ fn backups_never_delay_a_step_and_their_samples_come_again() {
 }
 
 #[test]
+fn an_agent_that_is_always_left_out_gets_less_until_it_is_not() {
+    for controller in [Controller::Deadline, Controller::Proportional] {
+        let mut config = plain(Mode::BackupWorkers { backups: 1 }, 4);
+        config.batching = dynamic(controller);
+        let mut cluster = Cluster::started(config, &[100.0, 100.0, 100.0, 22.0]);
+        cluster.run_to_version(300);
+        let (first, last) = (&cluster.batches[0], &cluster.batches[cluster.batches.len() - 1]);
+        // In proportion to speed it would have 4.4 of 64, and 4 take less time than the 20 of the others.
+        assert!(first[3] == 16 && last[3] <= 6, "{controller:?}: {:?}", cluster.batches);
+        let counts = cluster.steps.iter().any(|record| record.agent.0 == 3 && record.version.0 > 200);
+        assert!(counts, "{controller:?}");
+        // What came too late was only looked at for its time.
+        let expected = replayed(&mut cluster, 0.05);
+        assert_close(&cluster.parameters(), &expected);
+    }
+}
+
+#[test]
 fn an_update_that_comes_after_its_round_is_refused_and_changes_nothing() {
     let mut cluster = Cluster::started(plain(Mode::BackupWorkers { backups: 1 }, 3), &[100.0, 100.0, 25.0]);
     cluster.agent(2).habit = Habit::Stubborn;

@@ -48,7 +48,7 @@ impl Claim {
             Verdict::Fails { value, key } => {
                 format!("| {text} | **does not hold** | {} ({}) |", cell(&self.figure, Some(*value)), place(key))
             }
-            Verdict::NotMeasured => format!("| {text} | not measured | – |"),
+            Verdict::NotMeasured => format!("| {text} | no row to tell from | – |"),
         }
     }
 }

@@ -43,6 +43,7 @@ const FIGURES: &[Figure] = &[
     figure("mean_staleness", "staleness", "mean staleness, steps", Unit::Number),
     figure("staleness_p95", "95 % below", "95th percentile of staleness, steps", Unit::Number),
     figure("staleness_max", "stalest", "largest staleness, steps", Unit::Number),
+    figure("refused_stale", "refused", "updates refused as too stale", Unit::Number),
     figure("ratio_to_uniform", "uniform/this", "times as fast as uniform", Unit::Times),
     figure("target_ratio_to_uniform", "to target, uniform/this", "times as fast as uniform to the target", Unit::Times),
     figure("ratio_to_hl1", "this/HL1", "time over that at HL1", Unit::Times),

@@ -81,15 +81,20 @@ fn speed(kit: &Kit, component: &Path, model: &ModelSpec, logs: &Path, interrupt:
     fit(batches.map(|batch| batch as f64), times)
 }
 
-/// Two local batches that speed is told from, for a job with these keys.
-pub(super) fn batches(job: &Table) -> [i64; 2] {
+/// The global batch of a job with these keys.
+pub(super) fn global_batch(job: &Table) -> i64 {
     let global_batch = job.get("training").and_then(|training| training.get("global_batch"));
-    let global_batch = global_batch.and_then(toml::Value::as_integer).unwrap_or(GLOBAL_BATCH_DEFAULT);
+    global_batch.and_then(toml::Value::as_integer).unwrap_or(GLOBAL_BATCH_DEFAULT)
+}
+
+/// Two local batches that speed is told from, for a job with these keys.
+fn batches(job: &Table) -> [i64; 2] {
+    let global_batch = global_batch(job);
     [(global_batch / 16).max(1), (global_batch / 2).max(2)]
 }
 
 /// A job over so many samples a step and so many steps, and no more than that.
-pub(super) fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::Result<Table> {
+fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::Result<Table> {
     let component = component.to_str().context("the workspace's path is not UTF-8")?;
     let mut job: Table =
         table([("dataset", model.dataset.as_str().into()), ("kernel", table([("path", component.into())]).into())]);
@@ -132,7 +137,7 @@ pub(crate) fn steady_s(times: &[(u64, f64)]) -> Option<f64> {
     (last.0 > first.0).then(|| (last.1 - first.1) / (last.0 - first.0) as f64)
 }
 
-/// The line through two times.
+/// The line through two times, or, where it would leave less than nothing for the overhead, through the larger and no time for no samples.
 pub(super) fn fit([small, large]: [f64; 2], [small_s, large_s]: [f64; 2]) -> anyhow::Result<Speed> {
     let per_sample = (large_s - small_s) / (large - small);
     if per_sample.is_nan() || per_sample <= 0.0 {
@@ -140,7 +145,12 @@ pub(super) fn fit([small, large]: [f64; 2], [small_s, large_s]: [f64; 2]) -> any
             "{large} samples took {large_s:.4} s and {small} took {small_s:.4} s: the machine is too busy to be measured"
         );
     }
-    Ok(Speed { samples_per_s: 1.0 / per_sample, overhead_s: (small_s - small * per_sample).max(0.0) })
+    let overhead_s = small_s - small * per_sample;
+    Ok(if overhead_s > 0.0 {
+        Speed { samples_per_s: 1.0 / per_sample, overhead_s }
+    } else {
+        Speed { samples_per_s: large / large_s, overhead_s: 0.0 }
+    })
 }
 
 #[cfg(test)]
@@ -152,7 +162,7 @@ mod tests {
     fn two_times_give_throughput_and_overhead() {
         let speed = fit([16.0, 128.0], [0.012, 0.068]).unwrap();
         assert!((speed.samples_per_s - 2000.0).abs() < 1e-6 && (speed.overhead_s - 0.004).abs() < 1e-9, "{speed:?}");
-        assert_eq!(fit([16.0, 128.0], [0.001, 0.068]).unwrap().overhead_s, 0.0);
+        assert_eq!(fit([16.0, 128.0], [0.001, 0.064]).unwrap(), Speed { samples_per_s: 2000.0, overhead_s: 0.0 });
         assert!(fit([16.0, 128.0], [0.02, 0.01]).unwrap_err().to_string().contains("too busy"));
     }
 

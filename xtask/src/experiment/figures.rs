@@ -84,7 +84,8 @@ impl Figure {
             Unit::Seconds if value != 0.0 && value.abs() < 0.1 => format!("{} ms", digits(value * 1e3)),
             Unit::Seconds => format!("{} s", digits(value)),
             Unit::Milliseconds => format!("{} ms", digits(value)),
-            Unit::Percent => format!("{:.1} %", value * 100.0),
+            // Nothing is not less than nothing.
+            Unit::Percent => format!("{:.1} %", value * 100.0).replace("-0.0 %", "0.0 %"),
             Unit::Times => format!("{value:.2}"),
             Unit::Number => digits(value),
             Unit::Megabytes => format!("{:.1} MB", value / 1e6),
@@ -132,6 +133,8 @@ mod tests {
         assert_eq!(cell("epoch_s", Some(1234.5)), "1234 s");
         assert_eq!(cell("detect_s", Some(0.0059)), "5.90 ms");
         assert_eq!(cell("accuracy", Some(0.8768)), "87.7 %");
+        assert_eq!(cell("accuracy_lost", Some(-0.0004)), "0.0 %");
+        assert_eq!(cell("accuracy_lost", Some(-0.0104)), "-1.0 %");
         assert_eq!(cell("ratio_to_uniform", Some(2.987)), "2.99");
         assert_eq!(cell("core_cpu_ms_per_round", Some(0.0123)), "0.0123 ms");
         assert_eq!(cell("hub_resident_bytes", Some(21_000_000.0)), "21.0 MB");

@@ -1,166 +1,166 @@
 //! How fast agents are under their quotas while all of them work, and how long the hub takes to answer: what the virtual fleet has
 //! to know to predict a real one.
 //!
-//! An agent by itself would be no measure. Between two bursts of its quota its core rests, and on some machines the same work then takes a
-//! half more CPU time than on a core that others keep busy; on others two cores are one, and it takes a half more where both are. So the
-//! whole fleet is measured at once, and as busy as its batches let it be ([`Company`]).
+//! What a sample costs depends on who else works, and on the batch: of two virtual cores that share one each takes a half more CPU time
+//! while the other is busy, a core that rests between the bursts of a quota may be slower than one that does not, and a batch that no
+//! longer fits a cache costs more than a line through smaller ones says. So the whole fleet is measured at once, with the batches of the job
+//! that is to be predicted, and with a quarter of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
-use toml::{Table, Value};
+use toml::Table;
 
-use super::calibrate::{MEASURE_S, batches, fit, job};
-use super::catalogue::{ModelSpec, Speed, lay_over};
+use super::calibrate::{MEASURE_S, fit, global_batch};
+use super::catalogue::{Speed, lay_over};
+use super::plan::PlannedRow;
 use crate::bench::median;
-use crate::demo::{Fleet, Job, RunRecords, table};
+use crate::demo::{Fleet, Job, RunRecords, StepRecord, table};
 use crate::interrupt::Interrupt;
 
-/// Fewest steps of an agent, and most.
+/// Fewest steps, and most.
 const STEPS: (f64, f64) = (20.0, 2000.0);
 
 /// A learning rate at which nothing diverges while time is taken.
 const LEARNING_RATE: f64 = 1e-4;
-
-/// Who works beside an agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Company {
-    /// All, all the time: batches are in proportion to speed. Measured in ASP, where nobody waits for anybody.
-    Busy,
-    /// The slowest, which work while the others wait for them: batches are equal. Measured in BSP.
-    Waiting,
-}
-
-impl Company {
-    /// What batches by this policy make of a fleet.
-    pub(crate) fn under(policy: &str) -> Company {
-        if policy == "uniform" { Company::Waiting } else { Company::Busy }
-    }
-
-    fn mode(self) -> &'static str {
-        match self {
-            Company::Busy => "asp",
-            Company::Waiting => "bsp",
-        }
-    }
-}
 
 /// What the virtual fleet takes its agents to be like.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured {
     /// Each agent's, under its quota.
     pub(crate) speeds: Vec<Speed>,
-    /// From the end of a push to the next assignment, in seconds.
+    /// From the last push of a round to the next assignment, in seconds.
     pub(crate) turn_around_s: f64,
 }
 
-/// Measures a fleet with a model, at batches that suit these keys of a job.
+/// Measures a fleet at a row's job in BSP.
 ///
 /// # Errors
 /// When a process fails, or a larger batch took no longer.
 pub(crate) fn measure(
     fleet: &mut Fleet<'_>,
-    component: &Path,
-    (model, keys): (&ModelSpec, &Table),
-    company: Company,
+    row: &PlannedRow<'_>,
+    (component, seed): (&Path, u64),
     interrupt: &Interrupt,
 ) -> anyhow::Result<Measured> {
-    let (batches, quotas) = (batches(keys), fleet.quotas().to_vec());
-    let mut times = Vec::new();
-    let mut waits = Vec::new();
-    for batch in batches {
-        let steps = quotas.iter().map(|quota| {
-            let expected = model.speed.map(|speed| (speed.overhead_s + batch as f64 / speed.samples_per_s) / quota);
-            expected.map_or(STEPS.0, |expected| (MEASURE_S / expected).clamp(STEPS.0, STEPS.1))
-        });
-        let steps = match company {
-            Company::Busy => steps.sum::<f64>(),
-            Company::Waiting => steps.fold(STEPS.1, f64::min),
-        };
-        let text = measuring_job(component, model, batch * quotas.len() as i64, steps as i64, company)?;
+    let quotas = fleet.quotas().to_vec();
+    let job: Table = row.job_file(component, seed)?.parse().context("reading a job file")?;
+    let large = global_batch(&job);
+    let mut costs = Vec::new();
+    let mut turn_around_s = None;
+    for batch in [(large / 4).max(1), large] {
+        let expected_s = row.model.speed.map(|speed| expected_s(speed, batch as f64, &quotas, &row.key.policy));
+        let steps = expected_s.map_or(STEPS.0, |expected_s| (MEASURE_S / expected_s).clamp(STEPS.0, STEPS.1));
+        let text = measuring_job(&job, batch, steps as i64)?;
         let records = fleet.run(&Job { name: "side by side", text, epochs: 1 }, None, interrupt)?;
-        times.push(cpu_times(&records, quotas.len())?);
-        waits.push(turn_around_s(&records, quotas.len()).context("a run without steps")?);
+        costs.push(step_costs(&records, quotas.len())?);
+        turn_around_s = turn_around(&records);
     }
-    let batches = batches.map(|batch| batch as f64);
     let speed = |(agent, quota): (usize, &f64)| {
-        let Speed { samples_per_s, overhead_s } = fit(batches, [times[0][agent], times[1][agent]])?;
+        let [small, large] = [costs[0][agent], costs[1][agent]];
+        let Speed { samples_per_s, overhead_s } = fit([small.0, large.0], [small.1, large.1])?;
         anyhow::Ok(Speed { samples_per_s: samples_per_s * quota, overhead_s: overhead_s / quota })
     };
     let speeds = quotas.iter().enumerate().map(speed).collect::<anyhow::Result<_>>()?;
-    // Short steps ask the hub often, as in training; after long ones an agent's own quota may have run out.
-    Ok(Measured { speeds, turn_around_s: waits[0] })
+    Ok(Measured { speeds, turn_around_s: turn_around_s.context("a run without steps")? })
 }
 
-fn measuring_job(
-    component: &Path,
-    model: &ModelSpec,
-    global_batch: i64,
-    steps: i64,
-    company: Company,
-) -> anyhow::Result<String> {
-    let mut job = job(component, model, global_batch, steps)?;
-    let optimizer = table([("kind", "sgd".into()), ("learning_rate", LEARNING_RATE.into())]);
-    job.insert("optimizer".to_owned(), optimizer.into());
-    lay_over(&mut job, &table([("training", Value::Table(table([("mode", company.mode().into())])))]));
+/// About how long a step over a global batch takes.
+fn expected_s(speed: Speed, global_batch: f64, quotas: &[f64], policy: &str) -> f64 {
+    let Speed { samples_per_s, overhead_s } = speed;
+    if policy == "uniform" {
+        let slowest = quotas.iter().copied().fold(f64::INFINITY, f64::min);
+        (overhead_s + global_batch / quotas.len() as f64 / samples_per_s) / slowest
+    } else {
+        (overhead_s * quotas.len() as f64 + global_batch / samples_per_s) / quotas.iter().sum::<f64>()
+    }
+}
+
+fn measuring_job(job: &Table, global_batch: i64, steps: i64) -> anyhow::Result<String> {
+    let mut job = job.clone();
+    job.remove("stop"); // the row's own end, which might come first
+    lay_over(
+        &mut job,
+        &table([
+            ("training", table([("global_batch", global_batch.into())]).into()),
+            ("optimizer", table([("learning_rate", LEARNING_RATE.into())]).into()),
+            ("evaluate", table([("every_steps", steps.into())]).into()),
+            ("stop", table([("steps", steps.into())]).into()),
+        ]),
+    );
     toml::to_string(&job).context("writing a job file")
 }
 
-/// Mean CPU time of each agent's steps, in seconds.
-fn cpu_times(records: &RunRecords, agents: usize) -> anyhow::Result<Vec<f64>> {
+/// Mean local batch of each agent's steps, and their mean CPU time in seconds.
+fn step_costs(records: &RunRecords, agents: usize) -> anyhow::Result<Vec<(f64, f64)>> {
     let of_agent = |agent: usize| {
         let steps = records.steps.iter().filter(|step| step.agent == agent && !step.warm_up);
-        let (count, sum) = steps.fold((0.0, 0.0), |(count, sum), step| (count + 1.0, sum + step.cpu_s));
-        (count > 0.0).then(|| sum / count).with_context(|| format!("agent {} made no steps", agent + 1))
+        let add = |(count, samples, cpu_s): (f64, f64, f64), step: &StepRecord| {
+            (count + 1.0, samples + f64::from(step.batch), cpu_s + step.cpu_s)
+        };
+        let (count, samples, cpu_s) = steps.fold((0.0, 0.0, 0.0), add);
+        (count > 0.0)
+            .then(|| (samples / count, cpu_s / count))
+            .with_context(|| format!("agent {} made no steps", agent + 1))
     };
     (0..agents).map(of_agent).collect()
 }
 
-/// Median time from the end of a push to the next assignment, in seconds, of the agent that waits least: in BSP the others wait for it.
-fn turn_around_s(records: &RunRecords, agents: usize) -> Option<f64> {
-    let of_agent = |agent: usize| {
-        let steps = records.steps.iter().filter(|step| step.agent == agent && !step.warm_up);
-        let mut waits: Vec<f64> = steps.map(|step| step.wait_s).collect();
-        waits.sort_unstable_by(f64::total_cmp);
-        (!waits.is_empty()).then(|| median(&waits))
-    };
-    (0..agents).filter_map(of_agent).min_by(f64::total_cmp)
+/// Median over rounds of how long the agent whose push was the last waited for its next assignment, in seconds.
+fn turn_around(records: &RunRecords) -> Option<f64> {
+    let mut least: BTreeMap<u64, f64> = BTreeMap::new();
+    for step in records.steps.iter().filter(|step| !step.warm_up) {
+        least.entry(step.version).and_modify(|wait_s| *wait_s = wait_s.min(step.wait_s)).or_insert(step.wait_s);
+    }
+    let mut waits: Vec<f64> = least.into_values().collect();
+    waits.sort_unstable_by(f64::total_cmp);
+    (!waits.is_empty()).then(|| median(&waits))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::catalogue;
     use super::*;
     use crate::demo::canned_records;
 
     #[test]
-    fn each_agent_has_its_mean_and_all_have_one_wait() {
+    fn each_agent_has_its_means_and_all_have_one_wait() {
         let records = canned_records();
-        let times = cpu_times(&records, 2).unwrap();
-        assert!((times[0] - 0.08).abs() < 1e-9 && (times[1] - 0.04).abs() < 1e-9, "{times:?}");
-        assert_eq!(turn_around_s(&records, 2), Some(0.01));
-        assert!(cpu_times(&records, 3).unwrap_err().to_string().contains("agent 3"));
-        assert_eq!(turn_around_s(&RunRecords::default(), 2), None);
+        let costs = step_costs(&records, 2).unwrap();
+        assert!((costs[0].1 - 0.08).abs() < 1e-9 && (costs[1].1 - 0.04).abs() < 1e-9, "{costs:?}");
+        assert_eq!((costs[0].0, costs[1].0), (8.0, 24.0));
+        assert_eq!(turn_around(&records), Some(0.01));
+        assert!(step_costs(&records, 3).unwrap_err().to_string().contains("agent 3"));
+        assert_eq!(turn_around(&RunRecords::default()), None);
     }
 
     #[test]
-    fn the_agent_that_waits_least_tells_how_fast_the_hub_answers() {
+    fn who_waits_least_in_a_round_tells_how_fast_the_hub_answers() {
         let mut records = canned_records();
-        records.steps.iter_mut().filter(|step| step.agent == 0).for_each(|step| step.wait_s = 0.3);
-        assert_eq!(turn_around_s(&records, 2), Some(0.01));
+        // Who is the last takes turns.
+        for step in &mut records.steps {
+            step.wait_s = if step.version % 2 == step.agent as u64 { 0.01 } else { 0.3 };
+        }
+        assert_eq!(turn_around(&records), Some(0.01));
     }
 
     #[test]
-    fn the_measuring_job_keeps_agents_as_busy_as_the_policy_does_and_takes_small_steps() {
-        let job = |policy| -> Table {
-            let model = &catalogue().models["lenet"];
-            measuring_job(Path::new("lenet.wasm"), model, 64, 80, Company::under(policy)).unwrap().parse().unwrap()
-        };
-        assert_eq!(job("uniform")["training"]["mode"].as_str(), Some("bsp"));
-        let job = job("deadline");
-        assert_eq!(job["training"]["mode"].as_str(), Some("asp"));
+    fn the_measuring_job_is_the_row_s_over_other_batches_and_as_long_as_asked() {
+        let text = "training.global_batch = 256\nbatching.policy = \"dynamic\"\nstop.epochs = 3\n\
+                    optimizer = { momentum = 0.9, learning_rate = 0.1 }";
+        let job: Table = measuring_job(&text.parse().unwrap(), 64, 80).unwrap().parse().unwrap();
+        assert_eq!(job["batching"]["policy"].as_str(), Some("dynamic"));
         assert_eq!(job["training"]["global_batch"].as_integer(), Some(64));
         assert_eq!(job["optimizer"]["learning_rate"].as_float(), Some(LEARNING_RATE));
+        assert_eq!(job["optimizer"]["momentum"].as_float(), Some(0.9));
+        assert_eq!(job["stop"].as_table().unwrap().len(), 1);
         assert_eq!(job["stop"]["steps"].as_integer(), Some(80));
+    }
+
+    #[test]
+    fn equal_batches_wait_for_the_slowest_and_others_for_nobody() {
+        let speed = Speed { samples_per_s: 1000.0, overhead_s: 0.0 };
+        let expected = |policy| expected_s(speed, 100.0, &[0.1, 0.9], policy);
+        assert!((expected("uniform") - 0.5).abs() < 1e-9 && (expected("deadline") - 0.1).abs() < 1e-9);
     }
 }

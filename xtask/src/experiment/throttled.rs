@@ -9,7 +9,7 @@ use super::csv::Csv;
 use super::library::Library;
 use super::outcome::{Outcome, RowKey};
 use super::plan::{self, PlannedRow};
-use super::side_by_side::{self, Company, Measured};
+use super::side_by_side::{self, Measured};
 use super::simulate::{Simulator, Task};
 use super::write::Run;
 use super::{ExperimentArguments, Rows};
@@ -78,32 +78,18 @@ fn measured(
         for (row, repeats) in rows.iter().zip(&mut repeats) {
             let seed = row.case.seeds[repeat];
             eprintln!("{}, repeat {} of {count}: measuring agents", row.key.slug(), repeat + 1);
-            let agents = measured_agents(fleet, row, component, interrupt)?;
+            let agents = side_by_side::measure(fleet, row, (component, seed), interrupt)?;
+            for (quota, speed) in fleet.quotas().iter().zip(&agents.speeds) {
+                let overhead_ms = speed.overhead_s * 1000.0;
+                eprintln!("{quota:.3} cores: {:.0} samples/s, {overhead_ms:.2} ms a step", speed.samples_per_s);
+            }
+            eprintln!("the hub answers after {:.2} ms", agents.turn_around_s * 1000.0);
             let job = Job { name: "throttled", text: row.job_file(component, seed)?, epochs: 1 };
             let folder = run.out.join("rows").join(row.key.slug()).join(format!("seed-{seed}"));
             repeats.push(Repeat { records: fleet.run(&job, Some(&folder), interrupt)?, agents });
         }
     }
     Ok(repeats)
-}
-
-/// What the agents are like under their quotas, in the company that the row makes.
-fn measured_agents(
-    fleet: &mut Fleet<'_>,
-    row: &PlannedRow<'_>,
-    component: &Path,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Measured> {
-    let mut keys = row.model.job.clone();
-    lay_over(&mut keys, &row.case.job);
-    let company = Company::under(&row.key.policy);
-    let agents = side_by_side::measure(fleet, component, (row.model, &keys), company, interrupt)?;
-    for (quota, speed) in fleet.quotas().iter().zip(&agents.speeds) {
-        let overhead_ms = speed.overhead_s * 1000.0;
-        eprintln!("{quota:.3} cores: {:.0} samples/s, {overhead_ms:.2} ms a step", speed.samples_per_s);
-    }
-    eprintln!("the hub answers after {:.2} ms", agents.turn_around_s * 1000.0);
-    Ok(agents)
 }
 
 /// The figures of the same row on the virtual fleet, with its steady time of a step as `step_s`, or why there are none.

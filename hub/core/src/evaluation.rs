@@ -143,10 +143,10 @@ impl Evaluation {
 
     /// An agent will not evaluate what it has, or what is planned for it.
     pub(crate) fn lost(&mut self, agent: AgentId) {
-        let running = self.running.extract_if(.., |_, running| running.agent == agent).map(|(_, running)| running.part);
-        let before = self.unplanned.len();
-        self.unplanned.extend(running);
-        self.samples_running -= self.unplanned[before..].iter().map(|part| part.len()).sum::<u32>();
+        for (_, Running { part, .. }) in self.running.extract_if(.., |_, running| running.agent == agent) {
+            self.samples_running -= part.len();
+            self.unplanned.push(part);
+        }
         self.unplanned.extend(self.planned.remove(&agent));
     }
 

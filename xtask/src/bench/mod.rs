@@ -49,6 +49,13 @@ pub(crate) fn run(workspace: &Workspace, bench: &Bench) -> anyhow::Result<()> {
     }
 }
 
+/// The median of values in any order, if there are any.
+pub(crate) fn median_of(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_unstable_by(f64::total_cmp);
+    (!values.is_empty()).then(|| median(&values))
+}
+
 /// The median of sorted values, of which there is at least one.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
@@ -64,5 +71,6 @@ mod tests {
         assert_eq!(median(&[3.0]), 3.0);
         assert_eq!(median(&[1.0, 2.0, 9.0]), 2.0);
         assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), 3.0);
+        assert_eq!((median_of([9.0, 1.0, 2.0]), median_of([])), (Some(2.0), None));
     }
 }

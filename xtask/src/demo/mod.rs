@@ -22,9 +22,11 @@ use crate::workspace::Workspace;
 
 pub(crate) use hub_client::{HubClient, JobStatus};
 pub(crate) use job::{Mode, Model, Policy, table};
+pub(crate) use records::RunRecords;
+#[cfg(test)]
+pub(crate) use records::StepRecord;
 #[cfg(test)]
 pub(crate) use records::tests::canned as canned_records;
-pub(crate) use records::{RunRecords, StepRecord};
 pub(crate) use session::{Fleet, Job, Kit, Loss, Run, free_port};
 pub(crate) use summary::{DemoSummary, RunSummary};
 pub(crate) use transport::{Transport, TransportArguments};

@@ -8,12 +8,12 @@ use toml::Table;
 use super::catalogue::{Catalogue, ModelSpec, Speed, lay_over};
 use super::definition::Definition;
 use super::library::Library;
-use crate::bench::median;
+use crate::bench::median_of;
 use crate::demo::{Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
 
 /// About how long each of the two batch sizes is measured. Many periods of a CPU quota, which throttles in bursts.
-pub(super) const MEASURE_S: f64 = 4.0;
+const MEASURE_S: f64 = 4.0;
 
 /// Bounds of the number of steps that this makes.
 const STEPS: (f64, f64) = (20.0, 2000.0);
@@ -70,10 +70,8 @@ fn speed(kit: &Kit, component: &Path, model: &ModelSpec, logs: &Path, interrupt:
     let mut fleet = kit.start_fleet_with(vec![1.0], logs, interrupt)?;
     let mut times = [0.0; 2];
     for (time, batch) in times.iter_mut().zip(batches) {
-        // Nobody knows before how long a step takes: as many as fit, or few if nobody has measured the model.
-        let expected = model.speed.map(|speed| speed.overhead_s + batch as f64 / speed.samples_per_s);
-        let steps = expected.map_or(STEPS.0, |expected| (MEASURE_S / expected).clamp(STEPS.0, STEPS.1)) as i64;
-        let text = toml::to_string(&job(component, model, batch, steps)?).context("writing a job file")?;
+        let expected_s = model.speed.map(|speed| speed.overhead_s + batch as f64 / speed.samples_per_s);
+        let text = toml::to_string(&job(component, model, batch, steps(expected_s))?).context("writing a job file")?;
         let records = fleet.run(&Job { name: "speed", text, epochs: 1 }, None, interrupt)?;
         *time = cpu_s(&records).context("a run without steps")?;
     }
@@ -93,26 +91,34 @@ fn batches(job: &Table) -> [i64; 2] {
     [(global_batch / 16).max(1), (global_batch / 2).max(2)]
 }
 
+/// How many steps a measurement takes. Nobody knows before how long a step takes: as many as fit, or few if nobody has measured the
+/// model.
+pub(super) fn steps(expected_s: Option<f64>) -> i64 {
+    expected_s.map_or(STEPS.0, |expected_s| (MEASURE_S / expected_s).clamp(STEPS.0, STEPS.1)) as i64
+}
+
+/// Makes a job one over so many samples a step and so many steps, whatever its own end is.
+pub(super) fn cut_to_size(job: &mut Table, global_batch: i64, steps: i64) {
+    job.remove("stop");
+    lay_over(
+        job,
+        &table([
+            ("training", table([("global_batch", global_batch.into())]).into()),
+            ("evaluate", table([("every_steps", steps.into())]).into()),
+            ("stop", table([("steps", steps.into())]).into()),
+        ]),
+    );
+}
+
 /// A job over so many samples a step and so many steps, and no more than that.
 fn job(component: &Path, model: &ModelSpec, batch: i64, steps: i64) -> anyhow::Result<Table> {
     let component = component.to_str().context("the workspace's path is not UTF-8")?;
     let mut job: Table =
         table([("dataset", model.dataset.as_str().into()), ("kernel", table([("path", component.into())]).into())]);
     lay_over(&mut job, &model.job);
-    job.remove("stop"); // the model's own end, which might come first
-    lay_over(
-        &mut job,
-        &table([
-            ("name", "speed".into()),
-            ("training", table([("global_batch", batch.into())]).into()),
-            (
-                "batching",
-                table([("policy", "uniform".into()), ("calibration_batches", Vec::<i64>::new().into())]).into(),
-            ),
-            ("evaluate", table([("every_steps", steps.into())]).into()),
-            ("stop", table([("steps", steps.into())]).into()),
-        ]),
-    );
+    cut_to_size(&mut job, batch, steps);
+    let batching = table([("policy", "uniform".into()), ("calibration_batches", Vec::<i64>::new().into())]);
+    lay_over(&mut job, &table([("name", "speed".into()), ("batching", batching.into())]));
     Ok(job)
 }
 
@@ -125,9 +131,7 @@ pub(crate) fn step_s(records: &RunRecords) -> Option<f64> {
 
 /// Median of the CPU time of an agent's steps, in seconds.
 fn cpu_s(records: &RunRecords) -> Option<f64> {
-    let mut times: Vec<f64> = records.steps.iter().filter(|step| !step.warm_up).map(|step| step.cpu_s).collect();
-    times.sort_unstable_by(f64::total_cmp);
-    (!times.is_empty()).then(|| median(&times))
+    median_of(records.steps.iter().filter(|step| !step.warm_up).map(|step| step.cpu_s))
 }
 
 /// Mean time from one version to the next, from versions in order and their times.

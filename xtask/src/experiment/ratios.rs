@@ -3,7 +3,7 @@
 use super::outcome::Outcome;
 
 /// The policy that all others are compared with.
-const UNIFORM: &str = "uniform";
+pub(super) const UNIFORM: &str = "uniform";
 /// The level at which all agents are alike.
 const ALIKE: u32 = 1;
 

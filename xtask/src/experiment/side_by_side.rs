@@ -12,15 +12,13 @@ use std::path::Path;
 use anyhow::Context;
 use toml::Table;
 
-use super::calibrate::{MEASURE_S, fit, global_batch};
+use super::calibrate::{self, fit, global_batch};
 use super::catalogue::{Speed, lay_over};
 use super::plan::PlannedRow;
-use crate::bench::median;
-use crate::demo::{Fleet, Job, RunRecords, StepRecord, table};
+use super::ratios::UNIFORM;
+use crate::bench::median_of;
+use crate::demo::{Fleet, Job, RunRecords, table};
 use crate::interrupt::Interrupt;
-
-/// Fewest steps, and most.
-const STEPS: (f64, f64) = (20.0, 2000.0);
 
 /// A learning rate at which nothing diverges while time is taken.
 const LEARNING_RATE: f64 = 1e-4;
@@ -51,8 +49,7 @@ pub(crate) fn measure(
     let mut turn_around_s = None;
     for batch in [(large / 4).max(1), large] {
         let expected_s = row.model.speed.map(|speed| expected_s(speed, batch as f64, &quotas, &row.key.policy));
-        let steps = expected_s.map_or(STEPS.0, |expected_s| (MEASURE_S / expected_s).clamp(STEPS.0, STEPS.1));
-        let text = measuring_job(&job, batch, steps as i64)?;
+        let text = measuring_job(&job, batch, calibrate::steps(expected_s))?;
         let records = fleet.run(&Job { name: "side by side", text, epochs: 1 }, None, interrupt)?;
         costs.push(step_costs(&records, quotas.len())?);
         turn_around_s = turn_around(&records);
@@ -69,7 +66,7 @@ pub(crate) fn measure(
 /// About how long a step over a global batch takes.
 fn expected_s(speed: Speed, global_batch: f64, quotas: &[f64], policy: &str) -> f64 {
     let Speed { samples_per_s, overhead_s } = speed;
-    if policy == "uniform" {
+    if policy == UNIFORM {
         let slowest = quotas.iter().copied().fold(f64::INFINITY, f64::min);
         (overhead_s + global_batch / quotas.len() as f64 / samples_per_s) / slowest
     } else {
@@ -79,32 +76,24 @@ fn expected_s(speed: Speed, global_batch: f64, quotas: &[f64], policy: &str) -> 
 
 fn measuring_job(job: &Table, global_batch: i64, steps: i64) -> anyhow::Result<String> {
     let mut job = job.clone();
-    job.remove("stop"); // the row's own end, which might come first
-    lay_over(
-        &mut job,
-        &table([
-            ("training", table([("global_batch", global_batch.into())]).into()),
-            ("optimizer", table([("learning_rate", LEARNING_RATE.into())]).into()),
-            ("evaluate", table([("every_steps", steps.into())]).into()),
-            ("stop", table([("steps", steps.into())]).into()),
-        ]),
-    );
+    calibrate::cut_to_size(&mut job, global_batch, steps);
+    lay_over(&mut job, &table([("optimizer", table([("learning_rate", LEARNING_RATE.into())]).into())]));
     toml::to_string(&job).context("writing a job file")
 }
 
-/// Mean local batch of each agent's steps, and their mean CPU time in seconds.
+/// The [`step_cost`] of each agent.
 fn step_costs(records: &RunRecords, agents: usize) -> anyhow::Result<Vec<(f64, f64)>> {
-    let of_agent = |agent: usize| {
-        let steps = records.steps.iter().filter(|step| step.agent == agent && !step.warm_up);
-        let add = |(count, samples, cpu_s): (f64, f64, f64), step: &StepRecord| {
-            (count + 1.0, samples + f64::from(step.batch), cpu_s + step.cpu_s)
-        };
-        let (count, samples, cpu_s) = steps.fold((0.0, 0.0, 0.0), add);
-        (count > 0.0)
-            .then(|| (samples / count, cpu_s / count))
-            .with_context(|| format!("agent {} made no steps", agent + 1))
-    };
-    (0..agents).map(of_agent).collect()
+    let cost = |agent| step_cost(records, agent).with_context(|| format!("agent {} made no steps", agent + 1));
+    (0..agents).map(cost).collect()
+}
+
+/// Mean local batch of an agent's steps, and their mean CPU time in seconds, if it made any.
+pub(super) fn step_cost(records: &RunRecords, agent: usize) -> Option<(f64, f64)> {
+    let steps = records.steps.iter().filter(|step| step.agent == agent && !step.warm_up);
+    let (count, samples, cpu_s) = steps.fold((0.0, 0.0, 0.0), |(count, samples, cpu_s), step| {
+        (count + 1.0, samples + f64::from(step.batch), cpu_s + step.cpu_s)
+    });
+    (count > 0.0).then(|| (samples / count, cpu_s / count))
 }
 
 /// Median over rounds of how long the agent whose push was the last waited for its next assignment, in seconds.
@@ -113,9 +102,7 @@ fn turn_around(records: &RunRecords) -> Option<f64> {
     for step in records.steps.iter().filter(|step| !step.warm_up) {
         least.entry(step.version).and_modify(|wait_s| *wait_s = wait_s.min(step.wait_s)).or_insert(step.wait_s);
     }
-    let mut waits: Vec<f64> = least.into_values().collect();
-    waits.sort_unstable_by(f64::total_cmp);
-    (!waits.is_empty()).then(|| median(&waits))
+    median_of(least.into_values())
 }
 
 #[cfg(test)]

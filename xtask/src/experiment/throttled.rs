@@ -13,7 +13,7 @@ use super::side_by_side::{self, Measured};
 use super::simulate::{Simulator, Task};
 use super::write::Run;
 use super::{ExperimentArguments, Rows};
-use crate::bench::median;
+use crate::bench::median_of;
 use crate::demo::{Fleet, Job, Kit, RunRecords, table};
 use crate::interrupt::Interrupt;
 
@@ -162,22 +162,15 @@ fn outcomes(
 
 /// The median of each figure that there is.
 fn middles<'a>(figures: impl IntoIterator<Item = (&'a str, Vec<Option<f64>>)>) -> BTreeMap<String, f64> {
-    let middle = |(name, values): (&str, Vec<Option<f64>>)| {
-        let mut values: Vec<f64> = values.into_iter().flatten().collect();
-        values.sort_unstable_by(f64::total_cmp);
-        (!values.is_empty()).then(|| (name.to_owned(), median(&values)))
-    };
+    let middle =
+        |(name, values): (&str, Vec<Option<f64>>)| Some((name.to_owned(), median_of(values.into_iter().flatten())?));
     figures.into_iter().filter_map(middle).collect()
 }
 
 /// The least time that a step can have taken in the mean, whatever the hub did: that of the agent whose CPU time took longest under its
 /// quota.
 fn quota_step_s(records: &RunRecords) -> Option<f64> {
-    let step_s = |(agent, quota): (usize, &f64)| {
-        let steps = records.steps.iter().filter(|step| step.agent == agent && !step.warm_up);
-        let (count, sum) = steps.fold((0.0, 0.0), |(count, sum), step| (count + 1.0, sum + step.cpu_s));
-        (count > 0.0).then(|| sum / count / quota)
-    };
+    let step_s = |(agent, quota): (usize, &f64)| Some(side_by_side::step_cost(records, agent)?.1 / quota);
     records.quotas.iter().enumerate().filter_map(step_s).max_by(f64::total_cmp)
 }
 

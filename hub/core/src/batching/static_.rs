@@ -17,6 +17,14 @@ fn measured(rating: &Rating) -> Option<f64> {
     Some(f64::from(point.samples) / point.step_s)
 }
 
+/// Throughputs that were seen in training, in samples per second, if anyone has one. An agent without is taken to be like the mean
+/// of the others.
+pub(super) fn seen(agents: &[AgentId], throughput: impl Fn(AgentId) -> Option<f64>) -> Option<Vec<f64>> {
+    let known: Vec<f64> = agents.iter().copied().filter_map(&throughput).collect();
+    let mean = known.iter().sum::<f64>() / known.len() as f64;
+    (!known.is_empty()).then(|| agents.iter().map(|&agent| throughput(agent).unwrap_or(mean)).collect())
+}
+
 impl Static {
     /// Shares that the job gives, or measured throughputs: the first that all agents have, since they do not mix.
     pub(super) fn rated(&self, agents: &[AgentId]) -> Option<Vec<Speed>> {
@@ -33,21 +41,18 @@ impl Static {
         agents.iter().map(share).collect()
     }
 
-    /// Speeds from throughputs that were seen in training, in samples per second. An agent without one is taken to be like the mean
-    /// of the others; before anyone has one, batches start as the job says.
+    /// Speeds from throughputs that were seen in training, in samples per second; before anyone has one, batches start as the job says.
     pub(super) fn by_throughput(
         &self,
         agents: &[AgentId],
         start: Start,
         throughput: impl Fn(AgentId) -> Option<f64>,
     ) -> Vec<Speed> {
-        let known: Vec<f64> = agents.iter().copied().filter_map(&throughput).collect();
-        if known.is_empty() {
-            let rated = self.rated(agents).filter(|_| start == Start::Static);
-            return rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()]);
+        if let Some(rates) = seen(agents, throughput) {
+            return rates.into_iter().map(|rate| Speed { offset: 0.0, rate }).collect();
         }
-        let mean = known.iter().sum::<f64>() / known.len() as f64;
-        agents.iter().map(|&agent| Speed { offset: 0.0, rate: throughput(agent).unwrap_or(mean) }).collect()
+        let rated = self.rated(agents).filter(|_| start == Start::Static);
+        rated.unwrap_or_else(|| vec![Speed::EQUAL; agents.len()])
     }
 
     fn by_cores(&self, agents: &[AgentId]) -> Vec<Speed> {

@@ -2,6 +2,7 @@
 
 use omnilearn_wire::AgentId;
 
+use super::static_::seen;
 use super::{Policy, Rating, Speed};
 use crate::agents::AgentMap;
 
@@ -34,8 +35,7 @@ impl Policy for Uniform {
     }
 
     fn rates(&self, agents: &[AgentId]) -> Vec<f64> {
-        let known: Vec<f64> = agents.iter().filter_map(|&agent| self.throughput.get(agent).copied()).collect();
-        let mean = if known.is_empty() { 1.0 } else { known.iter().sum::<f64>() / known.len() as f64 };
-        agents.iter().map(|&agent| self.throughput.get(agent).copied().unwrap_or(mean)).collect()
+        seen(agents, |agent| self.throughput.get(agent).copied())
+            .unwrap_or_else(|| vec![Speed::EQUAL.rate; agents.len()])
     }
 }

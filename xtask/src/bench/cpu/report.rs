@@ -7,7 +7,7 @@ use super::contestant::Contestant;
 use super::layers::LayerTable;
 use super::sample::Sample;
 use crate::bench::machine::processor;
-use crate::bench::median;
+use crate::bench::median_of;
 
 /// Cores beyond the machine's that threads and other processes may use together before a line is called crowded: ticks are
 /// coarse, and something small always runs.
@@ -91,8 +91,9 @@ impl Row {
     /// From at least one sample of ours and of flex; `None` without.
     pub(crate) fn new(case: &Case, samples: &[Vec<Sample>; Contestant::COUNT]) -> Option<Self> {
         let of = |contestant: Contestant| &samples[contestant as usize][..];
-        let time = |contestant| median_of(of(contestant), |sample| Some(sample.step_ms));
-        let peak = |contestant| median_of(of(contestant), |sample| Some(sample.peak_bytes? as f64 * 1e-6));
+        let time = |contestant| median_of(of(contestant).iter().map(|sample| sample.step_ms));
+        let peak =
+            |contestant| median_of(of(contestant).iter().filter_map(|sample| Some(sample.peak_bytes? as f64 * 1e-6)));
         let (ours_ms, flex_ms) = (time(Contestant::Ours)?, time(Contestant::Flex)?);
         let torch_ms = time(Contestant::Torch);
         let foreign: Vec<f64> = samples.iter().flatten().filter_map(|sample| sample.foreign_cores).collect();
@@ -111,13 +112,6 @@ impl Row {
             foreign_cores: (!foreign.is_empty()).then(|| foreign.iter().sum::<f64>() / foreign.len() as f64),
         })
     }
-}
-
-/// `None` where no sample has the figure.
-fn median_of(samples: &[Sample], figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
-    let mut values: Vec<f64> = samples.iter().filter_map(figure).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    (!values.is_empty()).then(|| median(&values))
 }
 
 /// The row with the largest time against flex.
